@@ -1,0 +1,1 @@
+"""Where results are kept: MLflow's names, settings, recorder and server."""

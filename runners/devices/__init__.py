@@ -1,0 +1,1 @@
+"""The only files that ask which hardware this is."""

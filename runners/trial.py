@@ -1,0 +1,217 @@
+"""What goes to a worker and what comes back: frozen records, plain JSON, no torch."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from search_spaces.model_shape import ModelShape
+from search_spaces.policy import RecomputePolicy
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class TrialStatus(str, enum.Enum):
+    """How a trial ended.
+
+    Life of a trial::
+
+        submitted -> COMPLETED      measured; within the cap or over it. The sampler learns its values.
+                  -> OUT_OF_MEMORY  the device refused an allocation. The sampler learns that it does not fit.
+                  -> TIMED_OUT      stopped after the trial's time limit. The sampler learns nothing.
+                  -> NODE_LOST      its node went away. Submitted again once; the sampler learns nothing.
+                  -> CANCELLED      the study stopped first. The sampler learns nothing; a resumed study tries it anew.
+                  -> FAILED         it could not run; the reason says why. The sampler learns nothing.
+
+    Nothing but a lost node is retried.
+    """
+
+    COMPLETED = "COMPLETED"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    TIMED_OUT = "TIMED_OUT"
+    NODE_LOST = "NODE_LOST"
+    CANCELLED = "CANCELLED"
+    FAILED = "FAILED"
+
+
+class Verdict(str, enum.Enum):
+    """What the proof says about a policy: trains the same model, trains another one, or could not be told."""
+
+    MATCH = "MATCH"
+    MISMATCH = "MISMATCH"
+    UNVERIFIED = "UNVERIFIED"
+
+
+class WorkloadSpec(_Record):
+    """The model, its data and its optimizer, as the user named them.
+
+    Attributes:
+        base_dir: Folder that relative paths in the factories start from.
+        sequence_length: Tokens per sample; None where the model has no such length.
+        device: ``auto``, ``cpu``, ``cuda`` or ``npu``.
+    """
+
+    model_factory: str
+    model_args: dict[str, Any] = {}
+    dtype: str = "float32"
+    autocast: str | None = None
+    batch_factory: str | None = None
+    sequence_length: int | None = None
+    optimizer_name: str = "adamw"
+    optimizer_args: dict[str, Any] = {}
+    base_dir: str = "."
+    device: str = "auto"
+    seed: int = 0
+
+
+class InspectionSpec(_Record):
+    """Asks what a model is made of.
+
+    Attributes:
+        blocks: Paths of block lists; None finds them.
+        units: Unit name to path below the block; None finds them.
+        micro_batch_size: Samples of the traced step.
+    """
+
+    workload: WorkloadSpec
+    blocks: tuple[str, ...] | None = None
+    units: dict[str, str] | None = None
+    micro_batch_size: int = 1
+    timeout_s: float | None = None
+
+
+class ModelInspection(_Record):
+    """What a worker found: the model's shape and what a person should know before searching.
+
+    Attributes:
+        tokens_per_sample: Tokens of one sample, padding included; None where samples are not sequences.
+        has_own_recompute: The model calls activation checkpointing itself.
+        environment: Versions, device name and thread count of the worker.
+    """
+
+    shape: ModelShape
+    model_class: str
+    tokens_per_sample: int | None = None
+    has_own_recompute: bool = False
+    environment: dict[str, Any] = {}
+
+
+class MeasurementSpec(_Record):
+    """How long to measure and whether to prove; see ``measurement`` in search.yaml."""
+
+    warmup_steps: int = 2
+    min_steps: int = 5
+    max_steps: int = 50
+    relative_spread: float = 0.02
+    verify: bool = True
+
+
+class TrialSpec(_Record):
+    """One trial to run.
+
+    Attributes:
+        reference: Fixed policy of the study whose steps are interleaved with this trial's; None runs none.
+        memory_cap_bytes: Enforced on devices that can limit an allocator; None leaves the device open.
+    """
+
+    trial_number: int
+    policy: RecomputePolicy
+    workload: WorkloadSpec
+    measurement: MeasurementSpec = MeasurementSpec()
+    reference: RecomputePolicy | None = None
+    memory_cap_bytes: int | None = None
+    timeout_s: float | None = None
+
+
+class MemoryByKind(_Record):
+    """Bytes alive at the worst moment of the step; the kinds add up to the peak."""
+
+    parameters: int
+    gradients: int
+    optimizer_states: int
+    buffers: int
+    activations: int
+    temporary: int
+
+
+class Verification(_Record):
+    """The proof that a policy trains the same model, or why there is none.
+
+    Attributes:
+        reason: One sentence for the table; None where all agrees and there is nothing to add.
+        max_relative_error: The largest error over losses, gradients and buffers, relative as in ``runners/proof``.
+        tolerance: What it was tested against.
+        num_steps: Optimizer steps compared.
+        reference: What it was compared with, in words.
+        recompute_verdict: The placement alone, dropout alive, at this micro-batch.
+        split_verdict: The division into micro-batches alone, randomness silenced; None where nothing is divided.
+    """
+
+    verdict: Verdict
+    reason: str | None = None
+    worst_tensor: str | None = None
+    max_relative_error: float | None = None
+    tolerance: float | None = None
+    num_steps: int | None = None
+    reference: str | None = None
+    recompute_verdict: Verdict | None = None
+    split_verdict: Verdict | None = None
+
+
+class TrialResult(_Record):
+    """What one trial measured. Absent is None, never a stand-in number.
+
+    Attributes:
+        reason: One line that says why the trial did not complete.
+        step_time_s: Median wall time of a whole optimizer step at the global batch.
+        step_time_spread_s: Standard error of that median.
+        relative_speed: Samples per second over those of the interleaved reference steps.
+        relative_speed_spread: Standard error of ``relative_speed``.
+        reference_step_time_s: What the reference would take for the same global batch, measured beside this trial.
+        recomputed_flops_ratio: FLOPs that recompute adds over the FLOPs of the same step without it.
+        peak_memory_bytes: What the cap is tested against: reserved on accelerators, allocated on CPU.
+        detail: The long form of ``reason`` (traceback, tensor lists) for the log file.
+    """
+
+    trial_number: int
+    policy: RecomputePolicy
+    status: TrialStatus
+    reason: str | None = None
+    detail: str | None = None
+    samples_per_second: float | None = None
+    tokens_per_second: float | None = None
+    step_time_s: float | None = None
+    step_time_spread_s: float | None = None
+    num_steps: int | None = None
+    relative_speed: float | None = None
+    relative_speed_spread: float | None = None
+    reference_step_time_s: float | None = None
+    forward_time_s: float | None = None
+    backward_time_s: float | None = None
+    recompute_time_s: float | None = None
+    optimizer_time_s: float | None = None
+    recomputed_flops_ratio: float | None = None
+    peak_memory_bytes: int | None = None
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    memory_bytes: MemoryByKind | None = None
+    verification: Verification | None = None
+    node: str | None = None
+    device: str | None = None
+    worker_pid: int | None = None
+    started_at: str | None = None
+    wall_time_s: float | None = None
+
+
+FailureStatus = Literal[
+    TrialStatus.OUT_OF_MEMORY, TrialStatus.TIMED_OUT, TrialStatus.NODE_LOST, TrialStatus.CANCELLED, TrialStatus.FAILED
+]
+
+
+def failed_trial(spec: TrialSpec, status: FailureStatus, reason: str, *, detail: str | None = None) -> TrialResult:
+    """A result for a trial that measured nothing, with the one line that says why."""
+    return TrialResult(trial_number=spec.trial_number, policy=spec.policy, status=status, reason=reason, detail=detail)
