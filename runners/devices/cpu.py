@@ -1,0 +1,98 @@
+"""The CPU as a device: exact peaks from the allocator's own records, wall-clock times."""
+
+from __future__ import annotations
+
+import gc
+import platform
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import torch
+
+from runners.devices.base import GradientStorages, MeasuredStep, PeakMemory
+from runners.measure.allocation_trace import AllocationRecorder, bytes_alive_by_kind
+from runners.measure.phases import Phase
+from runners.trial import MemoryByKind
+
+#: torch has no error type of its own for a refused CPU allocation; these two parts stand in every such message
+#: (c10/core/impl/alloc_cpu.cpp, torch 2.8 to 2.13). Drop this when torch.OutOfMemoryError is raised there too.
+_REFUSED_ALLOCATION = ("DefaultCPUAllocator", "can't allocate memory")
+
+
+class CpuDevice:
+    """The host's processor and memory."""
+
+    kind = "cpu"
+
+    def __init__(self) -> None:
+        self.torch_device = torch.device("cpu")
+
+    def describe(self) -> str:
+        return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+
+    def total_memory_bytes(self) -> int:
+        return int(psutil.virtual_memory().total)
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: the CPU runs its work at once."""
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def elapsed_s(self, start: float, end: float) -> float:
+        return end - start
+
+    def live_bytes(self) -> int:
+        """Bytes of all storages that a Python tensor refers to, each counted once."""
+        gc.collect()
+        sizes: dict[int, int] = {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Looking at every object touches deprecated ones, which warn.
+            for candidate in gc.get_objects():
+                if isinstance(candidate, torch.Tensor) and candidate.device.type == "cpu" and _has_storage(candidate):
+                    storage = candidate.untyped_storage()
+                    sizes[storage.data_ptr()] = storage.nbytes()
+        return sum(sizes.values())
+
+    def measure_peak(self, step: MeasuredStep, *, live_bytes_before_trial: int) -> PeakMemory:
+        recorder = AllocationRecorder()
+        gradients: GradientStorages = {}
+        with recorder.recording(), step.phases.watched_by(recorder):
+            step.run(lambda _: None)
+            live_bytes = self.live_bytes()
+            with recorder.interval("measured"):
+                step.run(gradients.update)
+        trace = recorder.trace()
+        measured = trace.since(trace.named("measured")[0].start_ns)
+        gained, peak_ns = measured.peak()
+        peak = live_bytes - live_bytes_before_trial + gained
+        static = step.static_bytes()
+        complete_ns = measured.named(Phase.OPTIMIZER.value)[-1].start_ns
+        alive = bytes_alive_by_kind(measured, peak_ns, gradients, complete_ns)
+        # Inputs and whatever else the model keeps between steps are held for backward as activations are.
+        alive["activations"] = peak - sum(static.values()) - alive["gradients"] - alive["temporary"]
+        return PeakMemory(peak, None, MemoryByKind(**static, **alive))
+
+    @contextmanager
+    def memory_limit(self, limit_bytes: int | None) -> Iterator[None]:
+        """The CPU allocator has no limit to set: a trial over the cap is measured whole and found infeasible."""
+        yield
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        if isinstance(error, MemoryError | torch.OutOfMemoryError):
+            return True
+        return isinstance(error, RuntimeError) and all(part in str(error) for part in _REFUSED_ALLOCATION)
+
+    def rng_state(self) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    def release_cached_memory(self) -> None:
+        gc.collect()
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    """False for tensors that stand for no memory of their own, such as fake and sparse ones."""
+    return tensor.layout == torch.strided and not isinstance(tensor, torch._subclasses.FakeTensor)

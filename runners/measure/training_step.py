@@ -1,0 +1,106 @@
+"""One whole optimizer step at the global batch, as the user's training loop would take it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from runners.measure.phases import Phase, PhaseSwitch
+from runners.workloads.base import Workload
+
+#: Called with the model after the last backward of a step, when all gradients are complete.
+GradientsReady = Callable[[nn.Module], None]
+
+
+class TrainingStep:
+    """Forward, backward over all accumulation steps, then the update; gradients are dropped afterwards.
+
+    Args:
+        phases: Told when each part of the step begins and ends.
+        autocast: Lower precision of the forward pass; None runs it as the parameters are.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        workload: Workload,
+        *,
+        device: torch.device,
+        autocast: torch.dtype | None,
+        phases: PhaseSwitch,
+    ) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.phases = phases
+        self._workload = workload
+        self._device = device
+        self._autocast = autocast
+
+    def run(
+        self,
+        micro_batches: Sequence[Mapping[str, Any]],
+        *,
+        before_micro_batch: Callable[[], None] | None = None,
+        gradients_ready: GradientsReady | None = None,
+    ) -> float:
+        """Takes one optimizer step and gives back its loss, averaged over the micro-batches."""
+        loss = self.accumulate(micro_batches, before_micro_batch=before_micro_batch)
+        if gradients_ready is not None:
+            gradients_ready(self.model)
+        with self.phases.phase(Phase.OPTIMIZER):
+            self.optimizer.step()
+            self.drop_gradients()
+        return loss
+
+    def accumulate(
+        self, micro_batches: Sequence[Mapping[str, Any]], *, before_micro_batch: Callable[[], None] | None = None
+    ) -> float:
+        """Accumulates the gradients of the micro-batches, without an update; gives back the averaged loss.
+
+        Where the model's output names a ``loss_weight`` (say, its count of valid tokens), it weights the average.
+        """
+        losses: list[torch.Tensor] = []
+        weights: list[torch.Tensor] = []
+        for micro_batch in micro_batches:
+            if before_micro_batch is not None:
+                before_micro_batch()
+            with self.phases.phase(Phase.FORWARD):
+                loss, weight = self._forward(micro_batch)
+            with self.phases.phase(Phase.BACKWARD):
+                (loss / len(micro_batches) if weight is None else loss * weight).backward()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
+            losses.append(loss.detach())
+            if weight is not None:
+                weights.append(weight.detach())
+            del loss, weight
+        values = torch.stack(losses).double()
+        if not weights:
+            return float(values.mean())
+        total = torch.stack(weights).double().sum()
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        torch._foreach_div_(gradients, float(total))
+        return float((values * torch.stack(weights)).sum() / total)
+
+    def drop_gradients(self) -> None:
+        """Frees all gradients, those of parameters that no optimizer holds included."""
+        self.model.zero_grad(set_to_none=True)
+
+    def _forward(self, micro_batch: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        with self._precision():
+            inputs = to_device(micro_batch, self._device)
+            output = self.model(**inputs)
+            return self._workload.loss_of(output), self._workload.loss_weight_of(output)
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        if self._autocast is None:
+            return nullcontext()
+        return torch.autocast(self._device.type, dtype=self._autocast)
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """The same nest of dicts, lists and tuples with every tensor on the device."""
+    return torch.utils._pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device, non_blocking=True), value)

@@ -1,0 +1,1 @@
+"""The proof that a policy trains the same model."""

@@ -1,0 +1,118 @@
+"""Seeding every generator that a model may draw from, comparing their streams, and silencing them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import pickle
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from runners.devices.base import Device
+
+
+def seed_everything(seed: int) -> None:
+    """Seeds Python, NumPy and torch on every device."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def stream_digests(device: Device) -> dict[str, str]:
+    """Where each random stream stands now; equal digests mean equal draws from here on."""
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    states = {
+        "torch CPU": torch.get_rng_state().numpy().tobytes(),
+        "Python random": pickle.dumps(python_state),
+        "NumPy": pickle.dumps(numpy_state),
+    }
+    if device.kind != "cpu":
+        states[f"torch {device.kind}"] = device.rng_state().numpy().tobytes()
+    return {name: hashlib.sha256(state).hexdigest() for name, state in states.items()}
+
+
+class _SilencedOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its hook unannotated
+    """Gives every random operator one fixed answer: what is kept is kept, what is drawn is the middle."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
+        self.unsilenced: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **kwargs)
+        answer = _FIXED_ANSWERS.get(func.overloadpacket)
+        if answer is None:
+            self.unsilenced.add(str(func))
+            return func(*args, **kwargs)
+        return answer(func(*args, **kwargs), args)
+
+
+class _SilencedAttention(TorchFunctionMode):
+    """Takes dropout out of fused attention, whose mask no other operator shows."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            if len(args) > 4:
+                args = (*args[:4], 0.0, *args[5:])
+            else:
+                kwargs["dropout_p"] = 0.0
+        return func(*args, **kwargs)
+
+
+def _fill(value: float) -> Callable[[torch.Tensor, tuple[Any, ...]], torch.Tensor]:
+    return lambda drawn, _: drawn.fill_(value)
+
+
+def _keep_all(drawn: tuple[torch.Tensor, torch.Tensor], args: tuple[Any, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    _, mask = drawn
+    return args[0].clone(), mask.fill_(True)
+
+
+def _in_order(drawn: torch.Tensor, _: tuple[Any, ...]) -> torch.Tensor:
+    return drawn.copy_(torch.arange(drawn.numel(), device=drawn.device).view_as(drawn))
+
+
+_ATEN = torch.ops.aten
+_FIXED_ANSWERS: dict[Any, Callable[[Any, tuple[Any, ...]], Any]] = {
+    _ATEN.bernoulli: _fill(1.0),
+    _ATEN.bernoulli_: _fill(1.0),
+    _ATEN.native_dropout: _keep_all,
+    _ATEN.rand: _fill(0.5),
+    _ATEN.rand_like: _fill(0.5),
+    _ATEN.uniform: _fill(0.5),
+    _ATEN.uniform_: _fill(0.5),
+    _ATEN.randn: _fill(0.0),
+    _ATEN.randn_like: _fill(0.0),
+    _ATEN.normal: _fill(0.0),
+    _ATEN.normal_: _fill(0.0),
+    _ATEN.exponential_: _fill(1.0),
+    _ATEN.randint: _fill(0),
+    _ATEN.randint_like: _fill(0),
+    _ATEN.random_: _fill(0),
+    _ATEN.randperm: _in_order,
+}
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[set[str]]:
+    """Within the context random operators answer the same whatever the size of the batch.
+
+    Yields:
+        Names of random operators that were met and could not be silenced; filled as they are met.
+    """
+    operators = _SilencedOperators()
+    with _SilencedAttention(), operators:
+        yield operators.unsilenced

@@ -1,0 +1,58 @@
+"""Why a model trains differently when its batch is divided, as far as it can be told, in words for the user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+#: torch's own default label for a position that the loss leaves out.
+_IGNORED_LABEL = -100
+#: Relative distance at which a weighted mean of the parts counts as the whole batch's loss.
+_CLOSE = 1e-4
+
+
+def explain_split(
+    model: nn.Module,
+    micro_batches: Sequence[Mapping[str, Any]],
+    *,
+    whole_loss: float,
+    loss_of_part: Callable[[Mapping[str, Any]], float],
+) -> str:
+    """One clause that says which property of the model or data makes division change the training."""
+    normalized = _batch_statistics(model)
+    if normalized is not None:
+        return f"{normalized} normalizes over the samples of one micro-batch"
+    part_losses = [loss_of_part(part) for part in micro_batches]
+    for name, counts in _unequal_counts(micro_batches):
+        weighted = sum(c * loss for c, loss in zip(counts, part_losses, strict=True)) / max(sum(counts), 1)
+        if abs(weighted - whole_loss) <= _CLOSE * max(abs(whole_loss), 1e-8):
+            return (
+                f"the loss is a mean over valid tokens, and the micro-batches hold unequal counts of them "
+                f"({', '.join(map(str, counts))} in {name}); let the model also return that count as loss_weight"
+            )
+    return "the loss is not a mean over samples, or samples of one batch act on each other"
+
+
+def _batch_statistics(model: nn.Module) -> str | None:
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
+            return str(name)
+    return None
+
+
+def _unequal_counts(micro_batches: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[int]]]:
+    """Counts of valid positions per micro-batch, for each input that marks some as not valid."""
+    for name in micro_batches[0]:
+        tensors = [part[name] for part in micro_batches]
+        if not all(isinstance(t, torch.Tensor) and not t.is_floating_point() and t.dim() > 0 for t in tensors):
+            continue
+        # A language model predicts the next token, so its first label is not used; both countings are tried.
+        for first_label in (0, 1):
+            views = [tensor[..., first_label:] for tensor in tensors]
+            is_mask = all(bool(((v == 0) | (v == 1)).all()) for v in views)
+            counts = [int((v != 0).sum() if is_mask else (v != _IGNORED_LABEL).sum()) for v in views]
+            if len(set(counts)) > 1:
+                yield name, counts

@@ -1,0 +1,114 @@
+"""A fresh model on the device with its optimizer, and a policy in force on it that can be exchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from runners.apply_policy import AppliedPolicy, apply_policy
+from runners.base import WorkloadError
+from runners.devices.base import Device
+from runners.measure.phases import PhaseSwitch
+from runners.measure.training_step import TrainingStep
+from runners.trial import WorkloadSpec
+from runners.workloads.base import Workload
+from search_spaces.policy import RecomputePolicy
+
+
+class Rig:
+    """What a trial trains.
+
+    Args:
+        policy: Placed on the model; None leaves the model as given.
+    """
+
+    def __init__(
+        self, workload: Workload, spec: WorkloadSpec, device: Device, policy: RecomputePolicy | None = None
+    ) -> None:
+        self.phases = PhaseSwitch()
+        self.model = workload.build_model().to(device.torch_device)
+        self.optimizer = build_optimizer(self.model, spec)
+        autocast = None if spec.autocast is None else getattr(torch, spec.autocast)
+        self.step = TrainingStep(
+            self.model,
+            self.optimizer,
+            workload,
+            device=device.torch_device,
+            autocast=autocast,
+            phases=self.phases,
+        )
+        self._policy: RecomputePolicy | None = None
+        self._applied: AppliedPolicy | None = None
+        self.place(policy)
+
+    def place(self, policy: RecomputePolicy | None) -> None:
+        """Takes off the policy in force and places this one."""
+        if self._applied is not None:
+            self._applied.undo()
+        self._policy = policy
+        self._applied = None if policy is None else apply_policy(self.model, policy, observer=self.phases)
+
+    @contextmanager
+    def placed(self, policy: RecomputePolicy | None) -> Iterator[None]:
+        """Within the context this policy is in force, then the one from before again."""
+        before = self._policy
+        self.place(policy)
+        try:
+            yield
+        finally:
+            self.place(before)
+
+    def static_bytes(self) -> dict[str, int]:
+        """Bytes of parameters, buffers and optimizer states, each storage counted once, ties too."""
+        seen: set[int] = set()
+
+        def count(tensors: Iterator[torch.Tensor]) -> int:
+            total = 0
+            for tensor in tensors:
+                storage = tensor.untyped_storage()
+                if storage.data_ptr() not in seen:
+                    seen.add(storage.data_ptr())
+                    total += storage.nbytes()
+            return total
+
+        states = (value for state in self.optimizer.state.values() for value in state.values())
+        return {
+            "parameters": count(iter(self.model.parameters())),
+            "buffers": count(iter(self.model.buffers())),
+            "optimizer_states": count(value for value in states if isinstance(value, torch.Tensor)),
+        }
+
+    def gradient_storages(self) -> dict[int, int]:
+        """Address and bytes of each gradient's storage."""
+        storages = (p.grad.untyped_storage() for p in self.model.parameters() if p.grad is not None)
+        return {storage.data_ptr(): storage.nbytes() for storage in storages}
+
+
+def build_optimizer(model: torch.nn.Module, spec: WorkloadSpec) -> torch.optim.Optimizer:
+    """The optimizer that the user named, over all parameters that require a gradient.
+
+    Raises:
+        WorkloadError: There is no such optimizer, it refuses its arguments, or nothing is trainable.
+    """
+    classes = {
+        name.lower(): value
+        for name, value in vars(torch.optim).items()
+        if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) and value is not torch.optim.Optimizer
+    }
+    optimizer_class = classes.get(spec.optimizer_name)
+    if optimizer_class is None:
+        raise WorkloadError(
+            f"optimizer.name is {spec.optimizer_name!r}, which this torch does not have; "
+            f"known are {', '.join(sorted(classes))}"
+        )
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not trainable:
+        raise WorkloadError(f"model {type(model).__name__} has no parameter that requires a gradient; nothing to train")
+    try:
+        return optimizer_class(trainable, **spec.optimizer_args)
+    except (TypeError, ValueError) as error:
+        raise WorkloadError(
+            f"optimizer.args {spec.optimizer_args} are refused by {optimizer_class.__name__}: {error}"
+        ) from error
