@@ -1,0 +1,55 @@
+"""The first points of every search: the plain placements that people try by hand and expect to see in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from search_spaces.choices import SearchChoices
+from search_spaces.policy import BLOCK, NONE, BatchShape, BlockListPlacement, RecomputePolicy
+from search_spaces.uniform import uniform_placements
+
+
+def plain_policies(choices: SearchChoices) -> tuple[RecomputePolicy, ...]:
+    """The baseline, then each action on all blocks, then other micro-batches; distinct, the most telling ones first.
+
+    A search may afford only the first few, so the order is:
+
+    1. the baseline: no recompute at the largest micro-batch;
+    2. every block at the largest, and none at the smallest micro-batch. These are the two ways out when the baseline
+       does not fit, and a tight cap may leave nothing else; together they bound what placement and micro-batch buy;
+    3. the other actions at the largest micro-batch, which price each action;
+    4. every block at the smallest micro-batch: close to the least memory there is;
+    5. no recompute, then every block, at the micro-batches between, the middle ones first, since each outcome says on
+       which side of it the cap is crossed.
+
+    With several lists of blocks an action applies to all lists that can take it.
+    """
+    placements = uniform_placements(choices)
+    largest, *smaller = choices.batches
+    order: list[tuple[str, BatchShape]] = [(NONE, largest), (BLOCK, largest)]
+    if smaller:
+        order.append((NONE, smaller[-1]))
+    order.extend((action, largest) for action in placements)
+    if smaller:
+        order.append((BLOCK, smaller[-1]))
+    for action in (NONE, BLOCK):
+        order.extend((action, batch) for batch in _middle_first(smaller[:-1]))
+    policies = (_policy(choices, batch, placements[action]) for action, batch in order if action in placements)
+    return tuple(dict.fromkeys(policies))
+
+
+def _policy(choices: SearchChoices, batch: BatchShape, placement: tuple[BlockListPlacement, ...]) -> RecomputePolicy:
+    return RecomputePolicy(batch, placement, choices.rng_choices[0]).canonical()
+
+
+def _middle_first(batches: Sequence[BatchShape]) -> list[BatchShape]:
+    """The middle one, then the middles of what is left on either side, and so on."""
+    ordered: list[BatchShape] = []
+    pending = [batches]
+    while pending:
+        stretch = pending.pop(0)
+        if stretch:
+            middle = len(stretch) // 2
+            ordered.append(stretch[middle])
+            pending += [stretch[:middle], stretch[middle + 1 :]]
+    return ordered

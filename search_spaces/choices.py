@@ -1,0 +1,253 @@
+"""What a search may choose between: micro-batch sizes, and per list of blocks the actions and segment sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Literal, TypeAlias
+
+from search_spaces.model_shape import BlockList, ModelShape
+from search_spaces.policy import (
+    BLOCK,
+    NONE,
+    RESERVED_ACTIONS,
+    SEGMENT,
+    UNIT_JOINER,
+    WHOLE_BLOCK_ACTIONS,
+    BatchShape,
+    BlockListPlacement,
+    Region,
+)
+
+RngChoice: TypeAlias = bool | Literal["search"]
+
+
+@dataclass(frozen=True)
+class BlockListChoices:
+    """What may be chosen for one list of blocks.
+
+    Attributes:
+        actions: Possible here and allowed by the user, ``none`` first; units of an action in alphabetical order.
+        segment_sizes: In blocks, ascending, none above the list's length; empty where ``segment`` is no choice.
+        modules: Positions of each distinct module, in order of its first position. One choice is made per module,
+            since a module that stands at several positions recomputes at all of them.
+    """
+
+    blocks: BlockList
+    actions: tuple[str, ...]
+    segment_sizes: tuple[int, ...]
+    modules: tuple[tuple[int, ...], ...]
+
+    @property
+    def num_modules(self) -> int:
+        return len(self.modules)
+
+    @property
+    def sqrt_segment_size(self) -> int:
+        """The segment size nearest to the square root of the depth, in ratio; the smaller one of two as near.
+
+        Equal blocks whose inner activations weigh as much as their boundary are cheapest in memory there.
+        """
+        root = math.sqrt(self.blocks.num_blocks)
+        return min(self.segment_sizes, key=lambda size: (abs(math.log(size / root)), size))
+
+    def place(self, module_actions: Sequence[str], segment_size: int | None = None) -> BlockListPlacement:
+        """The canonical placement with the given action per module, shape (num_modules,).
+
+        Neighbours with action ``segment`` share one region, divided into segments of ``segment_size`` blocks.
+        """
+        by_position = [NONE] * self.blocks.num_blocks
+        for positions, action in zip(self.modules, module_actions, strict=True):
+            for position in positions:
+                by_position[position] = action
+        regions = tuple(
+            Region(first, last, action, segment_size if action == SEGMENT else None)
+            for first, last, action in _runs(by_position)
+        )
+        return BlockListPlacement(self.blocks.path, self.blocks.num_blocks, self.blocks.units, regions).canonical()
+
+    def module_actions(self, placement: BlockListPlacement) -> tuple[str, ...]:
+        """The action of each module in a placement of this list, shape (num_modules,).
+
+        Raises:
+            ValueError: The placement is of another list, or gives positions of one module different actions.
+        """
+        where = f"placement of {placement.blocks}"
+        expected = (self.blocks.path, self.blocks.num_blocks, tuple(sorted(self.blocks.units)))
+        if (placement.blocks, placement.num_blocks, tuple(sorted(placement.units))) != expected:
+            raise ValueError(
+                f"{where}: {placement.num_blocks} blocks with units {dict(placement.units)}; this search places "
+                f"{self.blocks.path} with {self.blocks.num_blocks} blocks and units {dict(self.blocks.units)}"
+            )
+        by_position = placement.actions()
+        for positions in self.modules:
+            other = next((p for p in positions if by_position[p] != by_position[positions[0]]), None)
+            if other is not None:
+                raise ValueError(
+                    f"{where}: block {other} has action {by_position[other]}, but it is the same module as block "
+                    f"{positions[0]}, which has {by_position[positions[0]]}; give both one action"
+                )
+        return tuple(by_position[positions[0]] for positions in self.modules)
+
+
+def _runs(actions: Sequence[str]) -> Iterator[tuple[int, int, str]]:
+    first = 0
+    for action, run in groupby(actions):
+        length = len(list(run))
+        yield first, first + length - 1, action
+        first += length
+
+
+@dataclass(frozen=True)
+class SearchChoices:
+    """What the user lets a search choose between, for a model of this shape.
+
+    Attributes:
+        micro_batch_sizes: Each times ``data_parallel_degree`` must divide ``global_batch_size`` exactly.
+        actions: As the user wrote them: ``none``, ``block``, ``segment``, a unit, or units joined by ``+``. ``none`` is
+            a choice even where it is left out, since every search measures the baseline.
+        segment_sizes: In blocks; None takes a few sensible ones per list.
+        preserve_rng_state: ``search`` tries both.
+    """
+
+    shape: ModelShape
+    global_batch_size: int
+    micro_batch_sizes: tuple[int, ...]
+    actions: tuple[str, ...]
+    segment_sizes: tuple[int, ...] | None = None
+    preserve_rng_state: RngChoice = True
+    data_parallel_degree: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.micro_batch_sizes:
+            raise ValueError("micro_batch_sizes is empty; at least one size that divides the global batch is needed")
+        for size in self.micro_batch_sizes:
+            self.batch(size)
+        for action in self.actions:
+            _normal_action(action)
+        wrong = [size for size in self.segment_sizes or () if size < 1]
+        if wrong:
+            raise ValueError(f"segment_sizes has {wrong[0]}; whole numbers of at least 1 are allowed")
+
+    def batch(self, micro_batch_size: int) -> BatchShape:
+        return BatchShape.split(
+            global_batch_size=self.global_batch_size,
+            micro_batch_size=micro_batch_size,
+            data_parallel_degree=self.data_parallel_degree,
+        )
+
+    @cached_property
+    def batches(self) -> tuple[BatchShape, ...]:
+        """The shapes that may be tried, largest micro-batch first."""
+        return tuple(self.batch(size) for size in sorted(set(self.micro_batch_sizes), reverse=True))
+
+    @property
+    def rng_choices(self) -> tuple[bool, ...]:
+        return (True, False) if self.preserve_rng_state == "search" else (self.preserve_rng_state,)
+
+    @cached_property
+    def block_lists(self) -> tuple[BlockListChoices, ...]:
+        """What may be chosen for each list of the model, in the model's order."""
+        return tuple(self._for_list(blocks) for blocks in self.shape.block_lists)
+
+    def _for_list(self, blocks: BlockList) -> BlockListChoices:
+        actions = dict.fromkeys((NONE, *map(_normal_action, self.actions)))
+        possible = tuple(action for action in actions if why_impossible(action, blocks) is None)
+        wanted = auto_segment_sizes(blocks.num_blocks) if self.segment_sizes is None else self.segment_sizes
+        sizes = tuple(sorted({min(size, blocks.num_blocks) for size in wanted})) if SEGMENT in possible else ()
+        if not sizes:
+            possible = tuple(action for action in possible if action != SEGMENT)
+        return BlockListChoices(blocks, possible, sizes, _modules(blocks))
+
+    def notes(self) -> tuple[str, ...]:
+        """What the user asked for and a list cannot do, one sentence each."""
+        return tuple(note for blocks in self.shape.block_lists for note in self._notes_on(blocks))
+
+    def _notes_on(self, blocks: BlockList) -> Iterator[str]:
+        for action in dict.fromkeys(map(_normal_action, self.actions)):
+            reason = why_impossible(action, blocks)
+            if reason is not None:
+                yield f"{blocks.path}: action {action} is not tried: {reason}."
+        above = [size for size in self.segment_sizes or () if size > blocks.num_blocks]
+        if above and self._for_list(blocks).segment_sizes:
+            yield (
+                f"{blocks.path}: segments of {', '.join(map(str, sorted(above)))} blocks are one segment over the "
+                f"whole list, which has {blocks.num_blocks}."
+            )
+
+
+def every_micro_batch_size(global_batch_size: int, *, data_parallel_degree: int = 1) -> tuple[int, ...]:
+    """Every micro-batch size that divides the global batch exactly, ascending; empty where the degree does not."""
+    if global_batch_size % data_parallel_degree:
+        return ()
+    per_rank = global_batch_size // data_parallel_degree
+    return tuple(size for size in range(1, per_rank + 1) if per_rank % size == 0)
+
+
+def auto_segment_sizes(num_blocks: int) -> tuple[int, ...]:
+    """A few segment sizes worth trying on a list of this length, ascending; empty for a single block.
+
+    With equal blocks the least memory is at ``sqrt(num_blocks * boundary / inner)`` blocks, boundary and inner being
+    the bytes at a block's border and within it. Inner outweighs boundary in most models, so the useful sizes lie from
+    2 to the square root of the depth, and one step above it for small blocks. Divisors are preferred where one is
+    near: a last segment that is shorter saves less. Above half of the depth two segments hardly save anything.
+    """
+    if num_blocks < 2:
+        return ()
+    largest = max(2, num_blocks // 2)
+    root = math.sqrt(num_blocks)
+    divisors = [size for size in range(2, largest + 1) if num_blocks % size == 0]
+    sizes = {2, _near_divisor(root / 2, divisors), _near_divisor(2 * root, divisors)}
+    sizes.add(max((d for d in divisors if root / 2 <= d <= root), default=math.floor(root)))
+    sizes.add(min((d for d in divisors if root <= d <= 2 * root), default=math.ceil(root)))
+    return tuple(sorted({min(max(size, 2), largest) for size in sizes}))
+
+
+def _near_divisor(target: float, divisors: Sequence[int]) -> int:
+    """The nearest divisor if it is within a quarter of the target, else the target rounded."""
+    near = [d for d in divisors if 0.8 <= d / target <= 1.25]
+    return min(near, key=lambda d: abs(math.log(d / target))) if near else round(target)
+
+
+def why_impossible(action: str, blocks: BlockList) -> str | None:
+    """Why no block of this list can take the action, as half a sentence; None where it can."""
+    if action == SEGMENT:
+        if blocks.segment_refusal is not None:
+            return blocks.segment_refusal
+        if blocks.num_blocks < 2:
+            return "the list has a single block"
+        return "one module stands at several positions" if blocks.aliases else None
+    if action in WHOLE_BLOCK_ACTIONS:
+        return None
+    missing = [unit for unit in action.split(UNIT_JOINER) if unit not in blocks.unit_names]
+    if not missing:
+        return None
+    return f"its blocks have no unit {missing[0]} (units: {', '.join(blocks.unit_names) or NONE})"
+
+
+def _normal_action(action: str) -> str:
+    """The action with its units in alphabetical order, each once."""
+    if action in RESERVED_ACTIONS:
+        raise ValueError(f"action {action} is not supported yet")
+    if action in WHOLE_BLOCK_ACTIONS:
+        return action
+    units = action.split(UNIT_JOINER)
+    wrong = [unit for unit in units if not unit.strip() or unit in (*WHOLE_BLOCK_ACTIONS, *RESERVED_ACTIONS)]
+    if wrong:
+        raise ValueError(
+            f"action {action!r} joins {wrong[0]!r}; allowed are {NONE}, {BLOCK}, {SEGMENT}, or units joined by "
+            f"{UNIT_JOINER}, for example attention{UNIT_JOINER}mlp"
+        )
+    return UNIT_JOINER.join(sorted(set(units)))
+
+
+def _modules(blocks: BlockList) -> tuple[tuple[int, ...], ...]:
+    """Positions of each distinct module; groups that overlap are one module."""
+    module_of = list(range(blocks.num_blocks))
+    for group in blocks.aliases:
+        joined = {module_of[position] for position in group}
+        module_of = [min(joined) if module in joined else module for module in module_of]
+    return tuple(tuple(p for p, module in enumerate(module_of) if module == first) for first in sorted(set(module_of)))

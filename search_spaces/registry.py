@@ -1,0 +1,26 @@
+"""Encodings by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from search_spaces.choices import SearchChoices
+from search_spaces.per_block import per_block_space
+from search_spaces.product_space import ProductSpace
+from search_spaces.two_action import two_action_space
+
+ENCODINGS: dict[str, Callable[[SearchChoices], ProductSpace]] = {
+    "two_action": two_action_space,
+    "per_block": per_block_space,
+}
+
+
+def make_space(name: str, choices: SearchChoices) -> ProductSpace:
+    """The space with the named encoding.
+
+    Raises:
+        ValueError: No encoding has this name; the message lists those that exist.
+    """
+    if name not in ENCODINGS:
+        raise ValueError(f"encoding {name!r} is unknown; known are {', '.join(ENCODINGS)}")
+    return ENCODINGS[name](choices)
