@@ -90,6 +90,7 @@ class ModelInspection(_Record):
     Attributes:
         tokens_per_sample: Tokens of one sample, padding included; None where samples are not sequences.
         has_own_recompute: The model calls activation checkpointing itself.
+        device_memory_bytes: Memory that a percentage cap is a share of.
         environment: Versions, device name and thread count of the worker.
     """
 
@@ -97,6 +98,7 @@ class ModelInspection(_Record):
     model_class: str
     tokens_per_sample: int | None = None
     has_own_recompute: bool = False
+    device_memory_bytes: int | None = None
     environment: dict[str, Any] = {}
 
 

@@ -63,7 +63,7 @@ def median_standard_error(values: Sequence[float]) -> float:
 
 
 def measure_step_times(
-    run_step: Callable[[], None],
+    run_step: Callable[[], object],
     time_reference: Callable[[], float] | None,
     *,
     phases: PhaseSwitch,

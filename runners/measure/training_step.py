@@ -89,6 +89,10 @@ class TrainingStep:
         """Frees all gradients, those of parameters that no optimizer holds included."""
         self.model.zero_grad(set_to_none=True)
 
+    def forward(self, micro_batch: Mapping[str, Any]) -> torch.Tensor:
+        """The loss of one micro-batch, with its graph."""
+        return self._forward(micro_batch)[0]
+
     def _forward(self, micro_batch: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor | None]:
         with self._precision():
             inputs = to_device(micro_batch, self._device)

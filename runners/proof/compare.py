@@ -78,8 +78,8 @@ def first_not_finite(record: TrainingRecord) -> str | None:
             return f"the loss of step {step + 1} is {loss}"
     for entry in record.gradients.names():
         if not np.isfinite(record.gradients.read(entry)).all():
-            step, name = entry.split(" ", 1)
-            return f"the gradient of {name} in step {int(step) + 1} is not finite"
+            step_index, name = entry.split(" ", 1)
+            return f"the gradient of {name} in step {int(step_index) + 1} is not finite"
     return None
 
 

@@ -1,0 +1,272 @@
+"""Trials on the nodes of a Ray cluster, a private local one unless an address is named. Ray core only."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import ray.exceptions
+
+from runners.base import RunnerError, WorkloadError
+from runners.trial import InspectionSpec, ModelInspection, TrialResult, TrialSpec, TrialStatus, failed_trial
+from runners.worker_agent import WorkerAgent
+
+logger = logging.getLogger(__name__)
+
+#: Seconds until an address that nobody answers on is given up.
+_CONNECT_TIMEOUT_S = 5.0
+#: Seconds that an agent may take to come up on a cluster that has the resources in total.
+_AGENT_TIMEOUT_S = 120.0
+#: Ray's own names of the resources that it treats apart from custom ones.
+_CPU, _GPU = "CPU", "GPU"
+
+
+@dataclass(frozen=True)
+class RayRunnerOptions:
+    """How to reach the nodes and what one trial gets of them.
+
+    Attributes:
+        address: A running cluster; None starts a private one on this machine and ends it afterwards.
+        resources_per_trial: Amounts by Ray's names (CPU, GPU, NPU, custom); None gives each trial one accelerator
+            where the cluster has some, else all CPUs of a node.
+        process_per_trial: A new worker process for every trial.
+    """
+
+    address: str | None = None
+    resources_per_trial: Mapping[str, float] | None = None
+    process_per_trial: bool = False
+
+
+@dataclass
+class _InFlight:
+    spec: TrialSpec
+    agent: Any
+    node_id: str
+    retried: bool
+
+
+class RayRunner:
+    """Runs one trial per agent, one agent per share of the cluster's resources."""
+
+    def __init__(self, options: RayRunnerOptions) -> None:
+        self._options = options
+        self._is_open = False
+        self._resources: dict[str, float] = {}
+        self._idle: list[tuple[Any, str]] = []
+        self._in_flight: dict[Any, _InFlight] = {}
+
+    def open(self) -> None:
+        """Starts or joins the cluster and checks that it can run a trial at all.
+
+        Raises:
+            RunnerError: Nobody answers at the address, or no node can meet the request.
+        """
+        if self._is_open:
+            return
+        if self._options.address is not None:
+            _check_reachable(self._options.address)
+        ray.init(
+            # "local" always starts a new cluster: neither RAY_ADDRESS nor a left-over address file is looked at.
+            address=self._options.address or "local",
+            include_dashboard=False if self._options.address is None else None,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+        self._is_open = True
+        self._resources = dict(self._options.resources_per_trial or _default_resources(_alive_nodes()))
+        if self.capacity() < 1:
+            asked = _amounts(self._resources)
+            has = _amounts(_total_resources())
+            self.close()
+            raise RunnerError(
+                f"runner.resources_per_trial asks {asked}, but no node can give that; the cluster has {has} in all; "
+                "ask for less or name another runner.ray_address"
+            )
+
+    def describe(self) -> str:
+        self.open()
+        where = self._options.address or "private local cluster"
+        nodes = len(_alive_nodes())
+        return (
+            f"Ray: {where}, {nodes} node{'s' if nodes > 1 else ''} with {_amounts(_total_resources())}; "
+            f"each trial gets {_amounts(self._resources)}, {self.capacity()} at a time"
+        )
+
+    def capacity(self) -> int:
+        self.open()
+        return sum(_fitting(node["Resources"], self._resources) for node in _alive_nodes())
+
+    def inspect(self, spec: InspectionSpec) -> ModelInspection:
+        agent, node_id = self._take_agent()
+        try:
+            answer = json.loads(ray.get(agent.inspect.remote(spec.model_dump_json(), spec.timeout_s)))
+        except ray.exceptions.RayError as error:
+            raise RunnerError(
+                f"the worker on node {node_id[:8]} was lost while the model was built: {error}"
+            ) from error
+        self._idle.append((agent, node_id))
+        if "workload_error" in answer:
+            raise WorkloadError(answer["workload_error"])
+        if "runner_error" in answer:
+            logger.debug("worker output:\n%s", answer["detail"])
+            last_line = (answer["detail"].strip().splitlines() or [""])[-1]
+            raise RunnerError(f"{answer['runner_error']}; its last output was: {last_line}")
+        return ModelInspection.model_validate(answer["inspection"])
+
+    def submit(self, spec: TrialSpec) -> None:
+        self._submit(spec, retried=False)
+
+    def collect(self, timeout_s: float) -> Sequence[TrialResult]:
+        if not self._in_flight:
+            return []
+        done, _ = ray.wait(list(self._in_flight), num_returns=1, timeout=timeout_s)
+        results = []
+        for reference in done:
+            flight = self._in_flight.pop(reference)
+            result = self._outcome(reference, flight)
+            if result is not None:
+                results.append(result)
+        return results
+
+    def cancel(self) -> Sequence[TrialResult]:
+        cancelled = [
+            failed_trial(flight.spec, TrialStatus.CANCELLED, "the study was stopped before the trial ended")
+            for flight in self._in_flight.values()
+        ]
+        for flight in self._in_flight.values():
+            ray.kill(flight.agent)
+        self._in_flight.clear()
+        return cancelled
+
+    def close(self) -> None:
+        if not self._is_open:
+            return
+        self.cancel()
+        for agent, _ in self._idle:
+            ray.kill(agent)
+        self._idle.clear()
+        # Only this process's connection ends; a cluster that it did not start goes on.
+        ray.shutdown()
+        self._is_open = False
+
+    def _submit(self, spec: TrialSpec, *, retried: bool) -> None:
+        agent, node_id = self._take_agent()
+        self._in_flight[agent.run.remote(spec.model_dump_json())] = _InFlight(spec, agent, node_id, retried)
+
+    def _outcome(self, reference: Any, flight: _InFlight) -> TrialResult | None:
+        """The result of a finished trial; None where its node was lost and it runs again elsewhere."""
+        try:
+            result = TrialResult.model_validate_json(ray.get(reference))
+        except ray.exceptions.OutOfMemoryError:
+            return failed_trial(
+                flight.spec, TrialStatus.OUT_OF_MEMORY, "the node ran out of memory and Ray stopped the worker"
+            )
+        except ray.exceptions.RayError as error:
+            return self._lost(flight, error)
+        self._idle.append((flight.agent, flight.node_id))
+        return result
+
+    def _lost(self, flight: _InFlight, error: ray.exceptions.RayError) -> TrialResult | None:
+        if any(node["NodeID"] == flight.node_id for node in _alive_nodes()):
+            reason = f"the process that watches over the worker on node {flight.node_id[:8]} died"
+            return failed_trial(flight.spec, TrialStatus.FAILED, reason, detail=str(error))
+        if flight.retried or self.capacity() < 1:
+            reason = (
+                f"node {flight.node_id[:8]} was lost during the trial{', the second time' if flight.retried else ''}"
+            )
+            return failed_trial(flight.spec, TrialStatus.NODE_LOST, reason, detail=str(error))
+        logger.warning("trial %d: node %s was lost; running it again", flight.spec.trial_number, flight.node_id[:8])
+        self._submit(flight.spec, retried=True)
+        return None
+
+    def _take_agent(self) -> tuple[Any, str]:
+        self.open()
+        if self._idle:
+            return self._idle.pop()
+        custom = {name: amount for name, amount in self._resources.items() if name not in (_CPU, _GPU)}
+        # No restarts and no retries: what crashed a worker once would crash it again.
+        agent_class: Any = ray.remote(max_restarts=0, max_task_retries=0)(_NodeAgent)
+        agent = agent_class.options(
+            num_cpus=self._resources.get(_CPU, 0), num_gpus=self._resources.get(_GPU, 0), resources=custom
+        ).remote(_worker_environment(self._resources), self._options.process_per_trial)
+        try:
+            node_id = ray.get(agent.node_id.remote(), timeout=_AGENT_TIMEOUT_S)
+        except ray.exceptions.GetTimeoutError as error:
+            ray.kill(agent)
+            raise RunnerError(
+                f"no node gave {_amounts(self._resources)} within {_AGENT_TIMEOUT_S:g} s; the cluster is busy or has "
+                "changed; free resources or lower runner.resources_per_trial"
+            ) from error
+        return agent, str(node_id)
+
+
+class _NodeAgent(WorkerAgent):
+    """A `WorkerAgent` as a Ray actor."""
+
+    def __init__(self, environment: Mapping[str, str], process_per_trial: bool) -> None:
+        super().__init__(environment, process_per_trial=process_per_trial)
+
+    def node_id(self) -> str:
+        return str(ray.get_runtime_context().get_node_id())
+
+
+def _worker_environment(resources: Mapping[str, float]) -> dict[str, str]:
+    """Threads as many as CPUs, equal for all trials; waiting threads sleep, so that a shared machine is not slowed."""
+    environment = {
+        "OMP_WAIT_POLICY": "passive",
+        "KINETO_LOG_LEVEL": "5",  # The profiler's own notices say nothing about a trial.
+        "PYTHONSAFEPATH": "1",  # The current folder must not shadow modules of the worker.
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    num_cpus = int(resources.get(_CPU, 0))
+    if num_cpus >= 1:
+        environment["OMP_NUM_THREADS"] = str(num_cpus)
+    return environment
+
+
+def _alive_nodes() -> list[dict[str, Any]]:
+    return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]  # Ray leaves it unannotated
+
+
+def _total_resources() -> dict[str, float]:
+    return dict(ray.cluster_resources())  # type: ignore[no-untyped-call]  # as above
+
+
+def _default_resources(nodes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    for accelerator in (_GPU, "NPU"):
+        if any(node["Resources"].get(accelerator, 0) >= 1 for node in nodes):
+            return {accelerator: 1.0}
+    # One trial at a time on a CPU node: neighbours would distort each other's times.
+    return {_CPU: min(node["Resources"].get(_CPU, 1.0) for node in nodes)}
+
+
+def _fitting(available: Mapping[str, float], request: Mapping[str, float]) -> int:
+    return min((int(available.get(name, 0.0) // amount) for name, amount in request.items()), default=1)
+
+
+def _amounts(resources: Mapping[str, float]) -> str:
+    """``CPU: 2, GPU: 1`` without Ray's bookkeeping entries."""
+    shown = {
+        name: amount
+        for name, amount in sorted(resources.items())
+        if not name.startswith("node:") and name not in ("memory", "object_store_memory")
+    }
+    return ", ".join(f"{name}: {amount:g}" for name, amount in shown.items()) or "nothing"
+
+
+def _check_reachable(address: str) -> None:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if address == "auto" or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise RunnerError(
+            f"runner.ray_address is {address}, but nobody answers there ({error}); start the cluster or leave it out "
+            "for a private local one"
+        ) from error

@@ -1,0 +1,68 @@
+"""Stands on a node and keeps one worker process: asks it, times it, replaces it when it is no longer clean."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+
+from runners.trial import TrialResult, TrialSpec, TrialStatus, failed_trial
+from runners.worker_process import WorkerDiedError, WorkerProcess, WorkerTimeoutError
+
+
+class WorkerAgent:
+    """Loads no torch itself, so it outlives whatever a trial does to its process.
+
+    Args:
+        environment: Variables for the worker process, for example its thread count.
+        process_per_trial: True starts a new process for each trial, clean or not.
+    """
+
+    def __init__(self, environment: Mapping[str, str], *, process_per_trial: bool) -> None:
+        self._environment = dict(environment)
+        self._process_per_trial = process_per_trial
+        self._process: WorkerProcess | None = None
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def inspect(self, spec_json: str, timeout_s: float | None) -> str:
+        """Answers ``{"inspection": ...}``, ``{"workload_error": line}`` or ``{"runner_error": line}`` as JSON."""
+        request = {"kind": "inspect", "spec": json.loads(spec_json)}
+        try:
+            answer = self._worker().ask(request, timeout_s=timeout_s)
+        except WorkerTimeoutError:
+            self._process = None
+            answer = {"workload_error": f"the model could not be built and traced within {timeout_s:g} s"}
+        except WorkerDiedError as error:
+            self._process = None
+            answer = {"runner_error": f"{error} while the model was built", "detail": error.detail}
+        return json.dumps(answer)
+
+    def run(self, spec_json: str) -> str:
+        """Runs one trial and answers with its result as JSON; never raises for what a trial does."""
+        spec = TrialSpec.model_validate_json(spec_json)
+        try:
+            answer = self._worker().ask({"kind": "run", "spec": json.loads(spec_json)}, timeout_s=spec.timeout_s)
+            result = TrialResult.model_validate(answer["result"])
+            is_clean = result.status is TrialStatus.COMPLETED and answer["unclean_reason"] is None
+        except WorkerTimeoutError:
+            result = failed_trial(spec, TrialStatus.TIMED_OUT, f"not finished after {spec.timeout_s:g} s; stopped")
+            is_clean = False
+        except WorkerDiedError as error:
+            result = failed_trial(spec, TrialStatus.FAILED, str(error), detail=error.detail)
+            is_clean = False
+        if self._process_per_trial or not is_clean:
+            self.stop()
+        return result.model_dump_json()
+
+    def stop(self) -> None:
+        """Ends the worker process, and with it a trial that it is running; may be called twice."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def _worker(self) -> WorkerProcess:
+        if self._process is None:
+            self._process = WorkerProcess(self._environment)
+        return self._process

@@ -1,0 +1,54 @@
+"""Main loop of a worker process: one JSON request per line in, one JSON answer per line out, until the input ends."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from typing import IO, Any
+
+from runners.base import WorkloadError
+from runners.trial import InspectionSpec, TrialSpec
+
+#: Linux's prctl option that sends a signal to this process when its parent dies (linux/prctl.h).
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Serves requests; what the user's code prints goes to standard error, so that it cannot mix with the answers."""
+    _die_with_parent()
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    _serve(sys.stdin, answers)
+
+
+def _serve(requests: IO[str], answers: IO[str]) -> None:
+    # Loading torch takes seconds and may fail on a node that is not set up: that, too, is an answer.
+    from runners.worker import TrialWorker
+
+    worker = TrialWorker()
+    for line in requests:
+        answers.write(json.dumps(_answer(worker, json.loads(line))) + "\n")
+        answers.flush()
+
+
+def _answer(worker: Any, request: dict[str, Any]) -> dict[str, Any]:
+    if request["kind"] == "inspect":
+        try:
+            inspection = worker.inspect(InspectionSpec.model_validate(request["spec"]))
+        except WorkloadError as error:
+            return {"workload_error": str(error)}
+        return {"inspection": inspection.model_dump(mode="json")}
+    result = worker.run(TrialSpec.model_validate(request["spec"]))
+    return {"result": result.model_dump(mode="json"), "unclean_reason": worker.unclean_reason()}
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

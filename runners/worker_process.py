@@ -1,0 +1,121 @@
+"""A worker in a process of its own, seen from outside: started, asked, timed, killed with everything it started."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from typing import Any
+
+#: Bytes of a dead worker's standard error that are kept for the log.
+_KEPT_STDERR_BYTES = 20_000
+
+
+class WorkerDiedError(Exception):
+    """The process ended without an answer; the message says how, `detail` holds its last output."""
+
+    def __init__(self, message: str, detail: str) -> None:
+        super().__init__(message)
+        self.detail = detail
+
+
+class WorkerTimeoutError(Exception):
+    """The process did not answer in time and was killed."""
+
+
+class WorkerProcess:
+    """One worker process and the pipe to it.
+
+    Args:
+        environment: Variables set for the process on top of those of the caller.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "runners.worker_main"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            env={**os.environ, **environment},
+            start_new_session=True,
+        )
+        self._received = b""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, request: Mapping[str, Any], *, timeout_s: float | None) -> dict[str, Any]:
+        """Sends one request and waits for its answer.
+
+        Raises:
+            WorkerDiedError: The process ended first.
+            WorkerTimeoutError: Nothing came within ``timeout_s``; the process is killed.
+        """
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._died() from None
+        line = self._read_line(None if timeout_s is None else time.monotonic() + timeout_s)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def kill(self) -> None:
+        """Ends the process and all it started; may be called twice."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._stderr):
+            if pipe is not None and not pipe.closed:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+    def _read_line(self, deadline: float | None) -> bytes:
+        assert self._process.stdout is not None
+        descriptor = self._process.stdout.fileno()
+        while b"\n" not in self._received:
+            remaining = None if deadline is None else deadline - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                self.kill()
+                raise WorkerTimeoutError
+            ready, _, _ = select.select([descriptor], [], [], remaining)
+            if not ready:
+                continue
+            chunk = os.read(descriptor, 1 << 20)
+            if not chunk:
+                raise self._died()
+            self._received += chunk
+        line, _, self._received = self._received.partition(b"\n")
+        return line
+
+    def _died(self) -> WorkerDiedError:
+        # The pipe can close a moment before the exit status is there, or be closed by a process that lives on.
+        try:
+            code = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            message = "worker closed its output and was killed"
+        else:
+            message = f"worker died ({_exit_text(code)})"
+        self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(0, self._stderr.tell() - _KEPT_STDERR_BYTES))
+        detail = self._stderr.read().decode(errors="replace")
+        self.kill()
+        return WorkerDiedError(message, detail)
+
+
+def _exit_text(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    name = signal.Signals(-code).name if -code in signal.valid_signals() else "unknown"
+    likely = ", likely memory" if -code == signal.SIGKILL else ""
+    return f"signal {-code}, {name}{likely}"
