@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,6 +103,12 @@ class BlockListPlacement:
         where = f"placement of {self.blocks}"
         if self.num_blocks < 1:
             raise PolicyError(f"{where}: num_blocks is {self.num_blocks}; at least 1 is allowed")
+        for name in units:
+            if not name or UNIT_JOINER in name or name in (*WHOLE_BLOCK_ACTIONS, *RESERVED_ACTIONS):
+                raise PolicyError(
+                    f"{where}: a unit is named {name!r}; any name but {', '.join(WHOLE_BLOCK_ACTIONS)} and "
+                    f"{', '.join(RESERVED_ACTIONS)}, without {UNIT_JOINER}, is allowed"
+                )
         expected_first = 0
         for region in self.regions:
             span = f"{where}: region {region.first}-{region.last}"
@@ -136,38 +142,51 @@ class BlockListPlacement:
 
     def canonical(self) -> BlockListPlacement:
         """The same placement in its one normal form, so that equal placements compare equal."""
-        merged: list[Region] = []
-        for region in map(_normal_region, self.regions):
-            if region.action == NONE:
-                continue
-            if merged and _continues(merged[-1], region):
-                merged[-1] = Region(merged[-1].first, region.last, region.action, merged[-1].segment_size)
-            else:
-                merged.append(region)
-        return BlockListPlacement(self.blocks, self.num_blocks, tuple(sorted(self.units)), tuple(merged))
+        regions = tuple(_merged([cell for region in self.regions for cell in _cells(region)]))
+        return BlockListPlacement(self.blocks, self.num_blocks, tuple(sorted(self.units)), regions)
 
 
-def _normal_region(region: Region) -> Region:
-    if region.action == SEGMENT and region.segment_size is not None:
-        size = min(region.segment_size, region.num_blocks)
-        return (
-            Region(region.first, region.last, BLOCK) if size == 1 else Region(region.first, region.last, SEGMENT, size)
-        )
-    units = region.unit_names()
-    return Region(region.first, region.last, UNIT_JOINER.join(sorted(set(units))) if units else region.action)
+def _cells(region: Region) -> list[Region]:
+    """The region cut into what is recomputed at once: a segment, or a single block under any other action."""
+    if region.action == NONE:
+        return []
+    if region.action == SEGMENT:
+        return [_cell(first, last) for first, last in region.segments()]
+    action = UNIT_JOINER.join(sorted(set(region.unit_names()))) or region.action
+    return [Region(block, block, action) for block in range(region.first, region.last + 1)]
 
 
-def _continues(before: Region, after: Region) -> bool:
-    """True where two neighbours can be one region without moving any segment's border."""
-    same = before.last + 1 == after.first and before.action == after.action
-    if not same or before.action != SEGMENT:
-        return same
-    assert before.segment_size is not None
-    if before.num_blocks % before.segment_size:
-        return False
-    return after.segment_size == before.segment_size or (
-        after.num_blocks < before.segment_size and after.segment_size == after.num_blocks
-    )
+def _cell(first: int, last: int) -> Region:
+    """One segment; a segment of one block is that block recomputed whole."""
+    return Region(first, last, BLOCK) if first == last else Region(first, last, SEGMENT, last - first + 1)
+
+
+def _merged(cells: list[Region]) -> Iterator[Region]:
+    """The fewest regions with the same cells: runs of equal ones, a single shorter one closing a run of segments."""
+    while cells:
+        run = _run_length(cells)
+        rest = cells[run:]
+        after = rest[: _run_length(rest)]
+        closes = cells[0].action == SEGMENT and len(after) == 1 and _is_shorter_neighbour(after[0], cells[run - 1])
+        run += closes
+        yield Region(cells[0].first, cells[run - 1].last, cells[0].action, cells[0].segment_size)
+        cells = cells[run:]
+
+
+def _run_length(cells: list[Region]) -> int:
+    length = min(len(cells), 1)
+    while length < len(cells) and _is_alike_neighbour(cells[length], cells[length - 1]):
+        length += 1
+    return length
+
+
+def _is_alike_neighbour(cell: Region, before: Region) -> bool:
+    alike = (cell.action, cell.num_blocks) == (before.action, before.num_blocks)
+    return alike and cell.first == before.last + 1
+
+
+def _is_shorter_neighbour(cell: Region, before: Region) -> bool:
+    return cell.action in (BLOCK, SEGMENT) and cell.num_blocks < before.num_blocks and cell.first == before.last + 1
 
 
 @dataclass(frozen=True)
@@ -198,7 +217,9 @@ class RecomputePolicy:
     @property
     def key(self) -> str:
         """Twelve hex digits that are equal exactly for policies that train the same way."""
-        text = json.dumps(policy_to_dict(self.canonical()), sort_keys=True, separators=(",", ":"))
+        data = policy_to_dict(self.canonical())
+        data["placement"] = [_trained(entry) for entry in data["placement"] if entry["regions"]]
+        text = json.dumps(data, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property
@@ -215,6 +236,12 @@ class RecomputePolicy:
         rng = "" if self.preserve_rng_state or not self.recomputes else " rng off"
         where = "; ".join(parts) or NONE
         return f"{where}{rng} @{self.batch.micro_batch_size}x{self.batch.gradient_accumulation_steps}"
+
+
+def _trained(entry: dict[str, Any]) -> dict[str, Any]:
+    """One list of blocks without the units that no region names: they change nothing."""
+    named = {name for region in entry["regions"] for name in region["action"].split(UNIT_JOINER)}
+    return {**entry, "units": {name: path for name, path in entry["units"].items() if name in named}}
 
 
 def _placement_summary(placement: BlockListPlacement) -> str:
@@ -270,7 +297,7 @@ def policy_from_dict(data: object) -> RecomputePolicy:
     root = _mapping(
         data, "policy", required=("schema_version", "batch", "placement"), optional=("preserve_rng_state", "measured")
     )
-    if root["schema_version"] != SCHEMA_VERSION:
+    if root["schema_version"] != SCHEMA_VERSION or isinstance(root["schema_version"], bool):
         raise PolicyError(f"schema_version is {root['schema_version']!r}; this release reads version {SCHEMA_VERSION}")
     batch = _mapping(
         root["batch"],
@@ -292,7 +319,7 @@ def policy_from_dict(data: object) -> RecomputePolicy:
 
 def _placement_from_dict(data: object, where: str) -> BlockListPlacement:
     entry = _mapping(data, where, required=("blocks", "num_blocks", "regions"), optional=("units",))
-    units = entry.get("units") or {}
+    units = entry.get("units", {})
     if not isinstance(units, dict) or not all(isinstance(k, str) and isinstance(v, str) for k, v in units.items()):
         raise PolicyError(f"{where}.units is {units!r}; a mapping of unit name to module path is allowed")
     regions = tuple(
@@ -310,8 +337,10 @@ def _placement_from_dict(data: object, where: str) -> BlockListPlacement:
 def _region_from_dict(data: object, where: str) -> Region:
     entry = _mapping(data, where, required=("first", "last", "action"), optional=("segment_size", "keep"))
     action = _text(entry["action"], f"{where}.action")
-    if action in RESERVED_ACTIONS or "keep" in entry:
+    if action in RESERVED_ACTIONS:
         raise PolicyError(f"{where}: action {action} is not supported yet")
+    if "keep" in entry:
+        raise PolicyError(f"{where}.keep goes with action selective, which is not supported yet; remove it")
     size = entry.get("segment_size")
     return Region(
         _whole_number(entry["first"], f"{where}.first", minimum=0),

@@ -93,7 +93,7 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self.problems: list[YamlProblem] = []
         self._text = text
-        self._events: Iterator[Any] = yaml.parse(text, Loader=yaml.SafeLoader)
+        self._parser: Any = yaml.SafeLoader(text)
         self._anchors: dict[str, Node | None] = {}
         self._num_entries = 0
 
@@ -110,12 +110,13 @@ class _Reader:
 
     def _next(self) -> Any:
         try:
-            return next(self._events)
+            return self._parser.get_event()
         except yaml.MarkedYAMLError as error:
             raise self._not_yaml(error) from error
         except (yaml.YAMLError, ValueError, OverflowError) as error:
             # The parser lets Python's own errors through, for example for the escape "\UFFFFFFFF".
-            raise UnreadableError(None, f"is not valid YAML ({_one_line(str(error))}); correct it") from error
+            line = self._parser.line + 1
+            raise UnreadableError(line, f"is not valid YAML ({_one_line(str(error))}); correct it") from error
 
     def _not_yaml(self, error: yaml.MarkedYAMLError) -> UnreadableError:
         mark = error.problem_mark or error.context_mark
@@ -147,10 +148,12 @@ class _Reader:
     def _alias(self, event: Any, path: KeyPath) -> Node:
         name = event.anchor
         if name not in self._anchors:
-            raise UnreadableError(_line(event), f"*{name} repeats an entry, but no &{name} stands above it; add one")
+            text = f"the alias {quoted(name)} repeats nothing: no anchor of that name stands above it; add one"
+            raise UnreadableError(_line(event), text)
         target = self._anchors[name]
         if target is None:
-            raise UnreadableError(_line(event), f"*{name} stands inside the entry that it repeats; write the entry out")
+            text = f"the alias {quoted(name)} stands inside the entry that it repeats; write the entry out"
+            raise UnreadableError(_line(event), text)
         self._check_depth(len(path) + target.height, event)
         self._count(target.num_entries, event)
         return dataclasses.replace(target, line=_line(event))
