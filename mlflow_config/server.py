@@ -1,0 +1,185 @@
+"""Runs MLflow's own server on a study's store, on this machine only unless asked otherwise."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+from mlflow_config.errors import TrackingError
+from mlflow_config.settings import TrackingSettings
+
+LOCAL_HOST = "127.0.0.1"
+
+_START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 10.0
+_POLL_S = 0.1
+#: Variables of MLflow's server that would send the page to another store or to another address than we print.
+_REDIRECTING_VARIABLES = (
+    "MLFLOW_TRACKING_URI",
+    "MLFLOW_READ_REPLICA_BACKEND_STORE_URI",
+    "MLFLOW_REGISTRY_STORE_URI",
+    "MLFLOW_ARTIFACTS_ONLY",
+    "MLFLOW_STATIC_PREFIX",
+)
+_LOOPBACK_HOSTS = (LOCAL_HOST, "localhost", "::1")
+#: Where a child's stdout goes: to our stderr, since our stdout belongs to results.
+_STDERR = 2
+#: No background jobs are needed to look at results, and nothing is reported to MLflow's makers.
+_SERVER_ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+
+
+def serve(
+    settings: TrackingSettings,
+    *,
+    host: str = LOCAL_HOST,
+    port: int = 5000,
+    announce: Callable[[str], None] = print,
+) -> None:
+    """Serves until Ctrl-C, SIGTERM or the end of the terminal, and then ends the server with its children.
+
+    Args:
+        announce: Called once with the address, when the server answers.
+
+    Raises:
+        TrackingError: There is no such store, the port is taken, or the server ended by itself.
+    """
+    with _stop_signals_as_interrupt(), contextlib.suppress(KeyboardInterrupt):
+        with running_server(settings, host=host, port=port) as (process, address):
+            announce(address)
+            code = process.wait()
+        raise TrackingError(f"MLflow's server on {address} ended by itself (exit code {code}); its output says why")
+
+
+@contextlib.contextmanager
+def running_server(
+    settings: TrackingSettings, *, host: str = LOCAL_HOST, port: int = 5000
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """The server's process and address, answering; ended with its children on leaving. Raises as ``serve`` does."""
+    _check_store(settings)
+    _check_port(host, port)
+    # A session of its own makes the server and its children one group, which ends as a whole.
+    process = subprocess.Popen(
+        _command(settings, host, port), env=_environment(host, port), stdout=_STDERR, start_new_session=True
+    )
+    try:
+        address = f"http://{_reachable(host)}:{port}"
+        _wait_until_it_answers(process, address)
+        yield process, address
+    finally:
+        _end(process)
+
+
+def _command(settings: TrackingSettings, host: str, port: int) -> list[str]:
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", settings.uri]
+    command += ["--host", host, "--port", str(port), "--workers", "1", "--uvicorn-opts", "--log-level warning"]
+    if settings.artifact_root is not None:
+        command += ["--default-artifact-root", settings.artifact_root]
+        command += ["--artifacts-destination", settings.artifact_root]
+    return command
+
+
+def _environment(host: str, port: int) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in _REDIRECTING_VARIABLES}
+    if host not in _LOOPBACK_HOSTS:
+        # MLflow answers 403 to a browser that calls this machine by any name but localhost, unless it is listed.
+        own = [f"{name}:{port}" for name in _own_names(host)]
+        local = [f"{name}:{port}" for name in (LOCAL_HOST, "localhost", "[::1]")]
+        kept.setdefault("MLFLOW_SERVER_ALLOWED_HOSTS", ",".join([*local, *own]))
+        kept.setdefault("MLFLOW_SERVER_CORS_ALLOWED_ORIGINS", ",".join(f"http://{name}" for name in own))
+    return {**kept, **_SERVER_ENVIRONMENT}
+
+
+def _own_names(host: str) -> list[str]:
+    names = {host, socket.gethostname(), socket.getfqdn()}
+    with contextlib.suppress(OSError):
+        names.update(socket.gethostbyname_ex(socket.gethostname())[2])
+    return sorted(f"[{name}]" if ":" in name else name for name in names)
+
+
+def _check_store(settings: TrackingSettings) -> None:
+    if settings.is_server:
+        raise TrackingError(
+            f"tracking.uri is {settings.shown_uri}, which is a server already; open that address in a browser"
+        )
+    path = settings.sqlite_path
+    if path is not None and not path.is_file():
+        raise TrackingError(
+            f"there is no tracking store at {path}; a study creates it. Run a study first, or start this from the "
+            f"folder that holds its output_dir"
+        )
+
+
+def _check_port(host: str, port: int) -> None:
+    if not 1 <= port <= 65535:
+        raise TrackingError(f"port is {port}; a number from 1 to 65535 is expected, for example 5000")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise TrackingError(
+                f"cannot listen on {host}:{port} ({error.strerror}); an address of this machine and a free port are "
+                f"expected. Use another port, or end the program that has this one"
+            ) from error
+
+
+def _reachable(host: str) -> str:
+    """The host as a browser on this machine can open it."""
+    everywhere = {"0.0.0.0": LOCAL_HOST, "::": "[::1]"}
+    return everywhere.get(host, f"[{host}]" if ":" in host else host)
+
+
+def _wait_until_it_answers(process: subprocess.Popen[bytes], address: str) -> None:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    # Never through a proxy that the environment names for the outside world.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise TrackingError(
+                f"MLflow's server on {address} did not start (exit code {process.returncode}); its output says why"
+            )
+        with contextlib.suppress(urllib.error.URLError, OSError), opener.open(f"{address}/health", timeout=2):
+            return
+        time.sleep(_POLL_S)
+    raise TrackingError(f"MLflow's server on {address} did not answer within {_START_TIMEOUT_S:.0f} s; try again")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        _signal_group(process, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_STOP_TIMEOUT_S)
+    finally:
+        # Whatever of the group did not obey or outlived its parent; also when an impatient user presses Ctrl-C again.
+        _signal_group(process, signal.SIGKILL)
+        process.wait()
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+@contextlib.contextmanager
+def _stop_signals_as_interrupt() -> Iterator[None]:
+    """Makes SIGTERM and SIGHUP end the server as Ctrl-C does, so that it never outlives us. Main thread only."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,358 @@
+"""The few MLflow operations that a study needs, each waiting for a busy store; the only file that imports MLflow.
+
+MLflow takes two seconds to import, so it is imported when a store is opened and not before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import socket
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from mlflow_config.entries import Entries
+from mlflow_config.errors import TrackingError
+from mlflow_config.settings import TrackingSettings
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+T = TypeVar("T")
+
+RUNNING = "RUNNING"
+PARENT_RUN_TAG = "mlflow.parentRunId"
+NOTE_TAG = "mlflow.note.content"
+TABLES_TAG = "mlflow.loggedArtifacts"
+
+#: What one `log_batch` call takes at most; together they must stay within 1000.
+_MAX_PARAMS_PER_BATCH = 100
+_MAX_TAGS_PER_BATCH = 100
+_MAX_METRICS_PER_BATCH = 800
+_RUNS_PER_PAGE = 1000
+_RETRY_PAUSE_S = 0.2
+_CONNECT_TIMEOUT_S = 5.0
+_DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
+
+#: Left alone where the user has set them. Usage data is not sent to MLflow's makers from a user's cluster; a server
+#: that is down costs seconds per call, not four minutes; and stdout belongs to our own results.
+_ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
+#: MLflow tells of each migration of a new database, and prints a traceback for each statement that found it locked.
+_LOG_LEVELS = {"mlflow": logging.WARNING, "alembic": logging.WARNING, "mlflow.store.db.utils": logging.CRITICAL}
+
+#: File systems on which SQLite's write-ahead log may be used; across machines it must not be.
+_LOCAL_FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "overlay", "tmpfs"})
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """One run as the store has it. ``start_time_ms`` counts from the Unix epoch."""
+
+    run_id: str
+    artifact_uri: str
+    status: str
+    start_time_ms: int
+    param_names: frozenset[str]
+    tags: Mapping[str, str]
+
+
+class TrackingStore:
+    """An MLflow store, addressed explicitly: no run is ever "active" and nothing global is set.
+
+    Every method raises ``TrackingError`` where the store cannot do it. A locked database delays a call by up to
+    ``patience_s``; once it did not answer in that time, the calls that follow do not wait again until one succeeds.
+    """
+
+    def __init__(self, settings: TrackingSettings, *, patience_s: float = 60.0) -> None:
+        self._settings = settings
+        self._patience_s = patience_s
+        self._is_answering = True
+        self._client: MlflowClient | None = None
+
+    def open(self) -> None:
+        """Connects, and creates the database file where it is missing."""
+        if self._client is None:
+            _check_address(self._settings)
+            self._client = self._patiently("open the store", lambda: _connect(self._settings))
+
+    def close(self) -> None:
+        """Leaves a SQLite file complete in itself, so that it can be copied. May be called twice."""
+        self._client = None
+        path = self._settings.sqlite_path
+        if path is not None and path.exists():
+            with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as connection:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def find_or_create_experiment(self, name: str, *, note: str) -> str:
+        """The id of the experiment of that name; ``note`` is its description where it is new."""
+
+        def operation() -> str:
+            from mlflow.exceptions import MlflowException
+
+            experiment = self._mlflow.get_experiment_by_name(name)
+            if experiment is None:
+                try:
+                    return str(
+                        self._mlflow.create_experiment(
+                            name, artifact_location=self._artifact_location(name), tags={NOTE_TAG: note}
+                        )
+                    )
+                except MlflowException as error:
+                    if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                        raise
+                    experiment = self._mlflow.get_experiment_by_name(name)  # another study was faster
+                    assert experiment is not None
+            if experiment.lifecycle_stage != "active":
+                raise TrackingError(
+                    f"tracking.experiment is {name!r}, which was deleted in {self._settings.shown_uri}; an experiment "
+                    f"that is not deleted is expected. Restore it with `mlflow experiments restore -x "
+                    f"{experiment.experiment_id}`, or name another one"
+                )
+            return str(experiment.experiment_id)
+
+        return self._patiently(f"find experiment {name!r}", operation)
+
+    def find_runs(self, experiment_id: str, tag: str, value: str, *, status: str | None = None) -> list[StoredRun]:
+        """Every run, deleted ones aside, whose tag has the value; oldest first.
+
+        Args:
+            status: Only runs of this status; None finds all.
+        """
+        conditions = f"tags.`{tag}` = {_quoted(value)}" + (f" and attributes.status = '{status}'" if status else "")
+
+        def operation() -> list[StoredRun]:
+            found: list[StoredRun] = []
+            token: str | None = None
+            while True:
+                page = self._mlflow.search_runs(
+                    [experiment_id],
+                    filter_string=conditions,
+                    max_results=_RUNS_PER_PAGE,
+                    order_by=["attributes.start_time ASC"],
+                    page_token=token,
+                )
+                found.extend(map(_stored, page))
+                token = page.token
+                if not token:
+                    return found
+
+        return self._patiently(f"look for runs with {tag} {value!r}", operation)
+
+    def create_run(self, experiment_id: str, name: str, *, tags: Mapping[str, str], start_time_ms: int) -> StoredRun:
+        """A new run, RUNNING. Where it fails the run may exist all the same: look for it before creating it again."""
+        return self._patiently(
+            f"create run {name!r}",
+            lambda: _stored(
+                self._mlflow.create_run(experiment_id, start_time=start_time_ms, tags=dict(tags), run_name=name)
+            ),
+        )
+
+    def write(self, run: StoredRun, entries: Entries) -> None:
+        """Adds the entries to the run, texts first. Writing the same ones again changes nothing."""
+        for path, text in entries.texts.items():
+            self._patiently(f"write {path}", partial(self._write_text, run, path, text))
+        for batch in _batches(entries):
+            self._patiently("write a run", partial(self._log_batch, run, batch))
+
+    def set_status(self, run: StoredRun, status: str, *, end_time_ms: int | None = None) -> None:
+        """Sets the run's status; ``end_time_ms`` goes with every status but RUNNING."""
+        if end_time_ms is None:
+            self._patiently("reopen a run", lambda: self._mlflow.update_run(run.run_id, status=status))
+        else:
+            self._patiently("end a run", lambda: self._mlflow.set_terminated(run.run_id, status, end_time_ms))
+
+    @property
+    def _mlflow(self) -> MlflowClient:
+        if self._client is None:
+            raise TrackingError(f"the store {self._settings.shown_uri} is not open; open it first")
+        return self._client
+
+    def _artifact_location(self, experiment: str) -> str | None:
+        if self._settings.artifact_root is None:
+            return None
+        folder = "".join(c if c.isascii() and (c.isalnum() or c in "_.-") else "_" for c in experiment).lstrip(".")
+        return f"{self._settings.artifact_root}/{folder or '_'}"
+
+    def _log_batch(self, run: StoredRun, entries: Entries) -> None:
+        from mlflow.entities import Metric, Param, RunTag
+
+        # The run's own start is the time of every metric: written twice, a metric is the same row, not a second one.
+        self._mlflow.log_batch(
+            run.run_id,
+            metrics=[Metric(name, value, run.start_time_ms, 0) for name, value in entries.metrics.items()],
+            params=[Param(name, value) for name, value in entries.params.items()],
+            tags=[RunTag(name, value) for name, value in entries.tags.items()],
+            synchronous=True,
+        )
+
+    def _write_text(self, run: StoredRun, path: str, text: str) -> None:
+        # MLflow reads the run again for each artifact, which takes longer than all of its metrics.
+        if run.artifact_uri.startswith("file:"):
+            _write_file(Path(url2pathname(urlsplit(run.artifact_uri).path)) / path, text)
+        else:
+            self._mlflow.log_text(run.run_id, text, path)
+
+    def _patiently(self, action: str, operation: Callable[[], T]) -> T:
+        deadline = time.monotonic() + (self._patience_s if self._is_answering else 0.0)
+        while True:
+            try:
+                answer = operation()
+            except TrackingError:
+                raise
+            # Database drivers and artifact stores raise their own errors through MLflow.
+            except Exception as error:
+                if not _is_busy(error) or time.monotonic() >= deadline:
+                    self._is_answering = False
+                    raise TrackingError(
+                        f"cannot {action} in {self._settings.shown_uri}: {_reason(error)}. Nothing measured is lost: "
+                        f"what is missing there can be recorded once the store answers, by resuming the study"
+                    ) from error
+                time.sleep(_RETRY_PAUSE_S)
+            else:
+                self._is_answering = True
+                return answer
+
+
+def _connect(settings: TrackingSettings) -> MlflowClient:
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    from mlflow import MlflowClient
+
+    for name, level in _LOG_LEVELS.items():
+        logging.getLogger(name).setLevel(level)
+    if settings.sqlite_path is not None and not settings.sqlite_path.exists():
+        _create_sqlite_file(settings.sqlite_path)
+    return MlflowClient(tracking_uri=settings.uri, registry_uri=settings.uri)
+
+
+def _create_sqlite_file(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if _is_on_local_disk(path.parent):
+        # With a write-ahead log a page open in the browser does not hold up the search, and a trial is recorded in
+        # about half the time. The mode stays with the file.
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
+
+
+def _is_on_local_disk(folder: Path) -> bool:
+    """True only where the system says so; everywhere else the slower mode is the safe one."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text().splitlines()
+    except OSError:
+        return False
+    kinds = {fields[1]: fields[2] for fields in (line.split() for line in mounts)}
+    inside = [str(parent) for parent in (folder.resolve(), *folder.resolve().parents) if str(parent) in kinds]
+    return bool(inside) and kinds[inside[0]] in _LOCAL_FILE_SYSTEMS
+
+
+def _check_address(settings: TrackingSettings) -> None:
+    """Finds a dead database address within seconds; MLflow alone would try it for two minutes."""
+    parts = urlsplit(settings.uri)
+    port = _DATABASE_PORTS.get(parts.scheme.partition("+")[0])
+    if port is None or not parts.hostname:
+        return
+    address = (parts.hostname, parts.port or port)
+    try:
+        socket.create_connection(address, timeout=_CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise TrackingError(
+            f"tracking.uri is {settings.shown_uri}, but {address[0]}:{address[1]} does not answer ({error}); a "
+            f"running database is expected. Start it, or correct the address"
+        ) from error
+
+
+def _stored(run: Run) -> StoredRun:
+    return StoredRun(
+        run_id=run.info.run_id,
+        artifact_uri=run.info.artifact_uri or "",
+        status=run.info.status,
+        start_time_ms=run.info.start_time,
+        param_names=frozenset(run.data.params),
+        tags=run.data.tags,
+    )
+
+
+def _batches(entries: Entries) -> list[Entries]:
+    params = _slices(list(entries.params.items()), _MAX_PARAMS_PER_BATCH)
+    metrics = _slices(list(entries.metrics.items()), _MAX_METRICS_PER_BATCH)
+    tags = _slices(list(entries.tags.items()), _MAX_TAGS_PER_BATCH)
+    count = max(len(params), len(metrics), len(tags))
+    return [
+        Entries(
+            params=dict(params[index]) if index < len(params) else {},
+            metrics=dict(metrics[index]) if index < len(metrics) else {},
+            tags=dict(tags[index]) if index < len(tags) else {},
+        )
+        for index in range(count)
+    ]
+
+
+def _slices(items: Sequence[tuple[str, T]], size: int) -> list[Sequence[tuple[str, T]]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def _quoted(value: str) -> str:
+    # MLflow's filters know two kinds of quotes and no way to escape one.
+    quote = '"' if "'" in value else "'"
+    if quote in value:
+        raise ValueError(f"{value} holds both kinds of quotes; one kind at most can be searched for")
+    return f"{quote}{value}{quote}"
+
+
+def _write_file(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", newline="\n", dir=path.parent, prefix=".", delete=False
+    ) as file:
+        file.write(text)
+    os.chmod(file.name, 0o644)
+    shutil.move(file.name, path)
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    chain = [error]
+    while (before := chain[-1].__cause__) is not None:
+        chain.append(before)
+    return chain
+
+
+def _driver_error(error: BaseException) -> BaseException | None:
+    """What the database driver itself said, if it is about the database."""
+    from sqlalchemy.exc import DBAPIError
+
+    return next((cause.orig for cause in _causes(error) if isinstance(cause, DBAPIError)), None)
+
+
+def _is_busy(error: BaseException) -> bool:
+    """True where the same call may succeed in a moment: the database is locked, or the server says so."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import OperationalError
+
+    told = isinstance(error, MlflowException) and error.error_code == "TEMPORARILY_UNAVAILABLE"
+    if not told and not isinstance(error, OperationalError):
+        return False
+    # Python 3.10 does not name SQLite's errors: there, a full disk is waited for as well.
+    name = getattr(_driver_error(error), "sqlite_errorname", "SQLITE_BUSY")
+    return name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+
+
+def _reason(error: BaseException) -> str:
+    said = _driver_error(error) or error
+    if isinstance(said, ModuleNotFoundError):
+        return f"the package {said.name!r}, which this kind of store needs, is not installed"
+    return " ".join(f"{type(said).__name__}: {said}".split())[:500].rstrip(".")
