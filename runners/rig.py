@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
 from runners.apply_policy import AppliedPolicy, apply_policy
 from runners.base import WorkloadError
-from runners.devices.base import Device
+from runners.devices.base import Device, GradientStorages
 from runners.measure.phases import PhaseSwitch
 from runners.measure.training_step import TrainingStep
 from runners.trial import WorkloadSpec
@@ -84,6 +85,23 @@ class Rig:
         """Address and bytes of each gradient's storage."""
         storages = (p.grad.untyped_storage() for p in self.model.parameters() if p.grad is not None)
         return {storage.data_ptr(): storage.nbytes() for storage in storages}
+
+
+class RigStep:
+    """A rig's step as a device measures its memory."""
+
+    def __init__(self, rig: Rig, micro_batches: Sequence[Mapping[str, Any]]) -> None:
+        self.phases: PhaseSwitch = rig.phases
+        self._rig = rig
+        self._micro_batches = micro_batches
+
+    def run(self, on_gradients_ready: Callable[[GradientStorages], None]) -> None:
+        self._rig.step.run(
+            self._micro_batches, gradients_ready=lambda _: on_gradients_ready(self._rig.gradient_storages())
+        )
+
+    def static_bytes(self) -> dict[str, int]:
+        return self._rig.static_bytes()
 
 
 def build_optimizer(model: torch.nn.Module, spec: WorkloadSpec) -> torch.optim.Optimizer:

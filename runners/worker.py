@@ -15,15 +15,14 @@ from typing import Any
 import psutil
 import torch
 
-from runners.devices.base import Device, GradientStorages, PeakMemory
+from runners.devices.base import Device, PeakMemory
 from runners.devices.registry import open_device
 from runners.inspect_model import inspect_model
 from runners.measure.flops import count_flops
-from runners.measure.phases import PhaseSwitch
 from runners.measure.step_time import StepTimes, measure_step_times, median_standard_error, time_once
 from runners.proof.prover import Prover
 from runners.proof.randomness import seed_everything
-from runners.rig import Rig
+from runners.rig import Rig, RigStep
 from runners.trial import (
     InspectionSpec,
     ModelInspection,
@@ -165,7 +164,7 @@ class _Trial:
         live_bytes = session.settle()
         self.rig = rig = Rig(session.workload, spec.workload, session.device, spec.policy)
         verification = self._verify(rig)
-        peak = session.device.measure_peak(_MeasuredStep(rig, micro_batches), live_bytes_before_trial=live_bytes)
+        peak = session.device.measure_peak(RigStep(rig, micro_batches), live_bytes_before_trial=live_bytes)
         flops_ratio = self._recomputed_flops_ratio(rig, micro_batches[0])
         times = self._times(rig, micro_batches, peak, verification)
         return self._result(verification, peak, flops_ratio, times)
@@ -277,23 +276,6 @@ class _Trial:
             memory_bytes=peak.by_kind,
             verification=verification,
         )
-
-
-class _MeasuredStep:
-    """A rig's step as a device measures its memory."""
-
-    def __init__(self, rig: Rig, micro_batches: Sequence[Mapping[str, Any]]) -> None:
-        self.phases: PhaseSwitch = rig.phases
-        self._rig = rig
-        self._micro_batches = micro_batches
-
-    def run(self, on_gradients_ready: Callable[[GradientStorages], None]) -> None:
-        self._rig.step.run(
-            self._micro_batches, gradients_ready=lambda _: on_gradients_ready(self._rig.gradient_storages())
-        )
-
-    def static_bytes(self) -> dict[str, int]:
-        return self._rig.static_bytes()
 
 
 def describe_environment(device: Device) -> dict[str, Any]:

@@ -44,31 +44,33 @@ def tolerance(dtype: torch.dtype, baseline_noise: float) -> float:
 
 
 def compare_records(
-    baseline: TrainingRecord,
-    candidate: TrainingRecord,
-    *,
-    skip_integer_buffers: bool = False,
-    skip_streams: bool = False,
+    baseline: TrainingRecord, candidate: TrainingRecord, *, skip_integer_buffers: bool = False
 ) -> Difference:
-    """The largest relative error over losses, gradients and buffers; streams of random numbers count as a whole.
+    """The largest relative error over losses, gradients and buffers.
 
     The error of a tensor is the norm of the difference over the baseline tensor's norm, which is floored at a share of
     the overall gradient norm.
 
     Args:
         skip_integer_buffers: Leaves out counters, which an evenly divided batch advances more often.
-        skip_streams: Leaves out where the random streams ended.
     """
-    candidates = [
-        *_loss_differences(baseline, candidate),
+    differences = [
         *_missing_gradients(baseline, candidate),
+        *_loss_differences(baseline, candidate),
         *_gradient_differences(baseline, candidate),
         *_buffer_differences(baseline, candidate, skip_integer_buffers),
     ]
-    if not skip_streams:
-        candidates += _stream_differences(baseline, candidate)
-    # A missing gradient explains more than the error it causes elsewhere, so the first of the worst is named.
-    return max(candidates, key=lambda difference: difference.relative_error, default=Difference(0.0, None, None))
+    # Of equally bad ones the first is named: a missing gradient explains what it causes elsewhere.
+    return max(differences, key=lambda difference: difference.relative_error, default=Difference(0.0, None, None))
+
+
+def compare_streams(baseline: TrainingRecord, candidate: TrainingRecord) -> Difference | None:
+    """The first stream of random numbers that stands elsewhere after the steps; None where all agree."""
+    for name, digest in baseline.random_streams.items():
+        if candidate.random_streams.get(name) != digest:
+            reason = f"the {name} stream of random numbers stands elsewhere after the steps"
+            return Difference(math.inf, f"{name} stream", reason)
+    return None
 
 
 def first_not_finite(record: TrainingRecord) -> str | None:
@@ -143,14 +145,6 @@ def _buffer_differences(
                 else (f"buffer {name} differs by {error:.2g} of its size")
             )
             yield Difference(error, name, text)
-
-
-def _stream_differences(baseline: TrainingRecord, candidate: TrainingRecord) -> Iterable[Difference]:
-    for name, digest in baseline.random_streams.items():
-        if candidate.random_streams.get(name) != digest:
-            yield Difference(
-                math.inf, f"{name} stream", f"the {name} stream of random numbers stands elsewhere after the steps"
-            )
 
 
 def _relative(ours: npt.NDArray[np.floating], theirs: npt.NDArray[np.floating], scale: float) -> float:
