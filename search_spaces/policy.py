@@ -309,7 +309,7 @@ def policy_from_dict(data: object) -> RecomputePolicy:
         raise PolicyError(f"preserve_rng_state is {preserve!r}; true or false is allowed")
     measured = root.get("measured")
     if measured is not None and not isinstance(measured, dict):
-        raise PolicyError(f"measured is a {type(measured).__name__}; a mapping is allowed")
+        raise PolicyError(f"measured is {_kind(measured)}; a mapping is allowed")
     placement = tuple(
         _placement_from_dict(item, f"placement[{index}]")
         for index, item in enumerate(_sequence(root["placement"], "placement"))
@@ -352,7 +352,7 @@ def _region_from_dict(data: object, where: str) -> Region:
 
 def _mapping(data: object, where: str, *, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, Any]:
     if not isinstance(data, dict):
-        raise PolicyError(f"{where} is a {type(data).__name__}; a mapping with {', '.join(required)} is expected")
+        raise PolicyError(f"{where} is {_kind(data)}; a mapping with {', '.join(required)} is expected")
     missing = [name for name in required if name not in data]
     if missing:
         raise PolicyError(f"{where} has no {missing[0]}; it needs {', '.join(required)}")
@@ -364,7 +364,7 @@ def _mapping(data: object, where: str, *, required: tuple[str, ...], optional: t
 
 def _sequence(data: object, where: str) -> list[object]:
     if not isinstance(data, list):
-        raise PolicyError(f"{where} is a {type(data).__name__}; a list is expected")
+        raise PolicyError(f"{where} is {_kind(data)}; a list is expected")
     return data
 
 
@@ -378,3 +378,8 @@ def _whole_number(data: object, where: str, *, minimum: int) -> int:
     if not isinstance(data, int) or isinstance(data, bool) or data < minimum:
         raise PolicyError(f"{where} is {data!r}; a whole number of at least {minimum} is allowed")
     return data
+
+
+def _kind(data: object) -> str:
+    names: dict[type, str] = {dict: "a mapping", list: "a list", str: "text", type(None): "empty"}
+    return names.get(type(data)) or repr(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -27,47 +28,55 @@ def load_policy(path: str | os.PathLike[str]) -> RecomputePolicy:
     try:
         return policy_from_dict(document.data)
     except PolicyError as error:
-        line = document.line_of(_refused_entry(document.data))
-        raise PolicyError(f"{os.fspath(path)}:{line}: {error}") from error
+        entry, reason = _first_refusal(document.data, error)
+        raise PolicyError(f"{os.fspath(path)}:{document.line_of(entry)}: {reason}") from error
 
 
-def _refused_entry(data: object) -> KeyPath:
-    """Where the trouble starts: the first entry with which the beginning of the file is no policy any more."""
-    for path, beginning in _beginnings(data):
-        try:
-            policy_from_dict(beginning)
-        except PolicyError:
-            return path
-    return ()
+def _first_refusal(data: object, refusal: PolicyError) -> tuple[KeyPath, PolicyError]:
+    """The first entry with which the beginning of the file is no policy any more, and why.
 
-
-def _beginnings(data: object) -> Iterator[tuple[KeyPath, dict[str, Any]]]:
-    """A plain policy that takes over one entry of the file after the other, with the path of the last one."""
+    That an entry is absent is said by ``refusal``, which belongs to the file as a whole.
+    """
     if not isinstance(data, dict):
-        return
-    policy = policy_to_dict(RecomputePolicy(BatchShape(1, 1, 1, 1)))
+        return (), refusal
+    entries = list(_entries(data))
+    count = bisect.bisect_left(range(1, len(entries) + 1), True, key=lambda n: _refusal(data, entries[:n]) is not None)
+    found = _refusal(data, entries[: count + 1])
+    return ((), refusal) if found is None else (entries[count], found)
+
+
+def _entries(data: dict[str, Any]) -> Iterator[KeyPath]:
     for key, value in data.items():
-        if key == "placement" and isinstance(value, list):
-            policy[key] = []
-            for index, item in enumerate(value):
-                yield from _placement_beginnings(policy, item, index)
-        else:
-            policy[key] = value
-            yield (key,), policy
+        if key != "placement" or not isinstance(value, list):
+            yield (key,)
+            continue
+        for index, item in enumerate(value):
+            yield (key, index)
+            if _has_regions(item):
+                yield from ((key, index, "regions", number) for number in range(len(item["regions"])))
 
 
-def _placement_beginnings(policy: dict[str, Any], item: object, index: int) -> Iterator[tuple[KeyPath, dict[str, Any]]]:
-    path: KeyPath = ("placement", index)
-    if isinstance(item, dict) and isinstance(item.get("regions"), list):
-        entry: dict[str, Any] = {**item, "regions": []}
-        policy["placement"].append(entry)
-        yield path, policy
-        for number, region in enumerate(item["regions"]):
-            entry["regions"].append(region)
-            yield (*path, "regions", number), policy
-    else:
-        policy["placement"].append(item)
-        yield path, policy
+def _has_regions(item: object) -> bool:
+    return isinstance(item, dict) and isinstance(item.get("regions"), list)
+
+
+def _refusal(data: dict[str, Any], entries: list[KeyPath]) -> PolicyError | None:
+    """Why a plain policy is none any more after it took over these entries of the file; None where it still is one."""
+    policy = policy_to_dict(RecomputePolicy(BatchShape(1, 1, 1, 1)))
+    for key, *rest in entries:
+        match rest:
+            case []:
+                policy[str(key)] = data[str(key)]
+            case [int(index)]:
+                item = data["placement"][index]
+                policy["placement"].append({**item, "regions": []} if _has_regions(item) else item)
+            case [int(index), _, int(number)]:
+                policy["placement"][index]["regions"].append(data["placement"][index]["regions"][number])
+    try:
+        policy_from_dict(policy)
+    except PolicyError as error:
+        return error
+    return None
 
 
 def policy_to_yaml(policy: RecomputePolicy) -> str:

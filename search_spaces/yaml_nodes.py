@@ -123,9 +123,11 @@ class _Reader:
         assert mark is not None, "the scanner and the parser mark every error"
         if self._text[mark.index : mark.index + 1] == "\t":
             return UnreadableError(mark.line + 1, "a tab stands where YAML allows only spaces; write spaces instead")
-        problem = _one_line(" ".join(part for part in (error.context, error.problem) if part))
+        problem = error.problem or ""
+        if error.context and error.context_mark:
+            problem = f"{error.context} that starts on line {error.context_mark.line + 1}, {problem}"
         advice = "check indentation, quotes and brackets here and just above"
-        return UnreadableError(mark.line + 1, f"is not valid YAML ({problem}); {advice}")
+        return UnreadableError(mark.line + 1, f"is not valid YAML ({_one_line(problem)}); {advice}")
 
     def _node(self, event: Any, path: KeyPath) -> Node:
         if isinstance(event, yaml.AliasEvent):

@@ -1,0 +1,368 @@
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from search_spaces.policy import (
+    BatchShape,
+    BlockListPlacement,
+    PolicyError,
+    RecomputePolicy,
+    Region,
+    policy_from_dict,
+    policy_to_dict,
+)
+
+_UNITS = (("attention", "attn"), ("mlp", "mlp"))
+_ACTIONS = ("none", "attention", "mlp", "attention+mlp", "mlp+attention", "block", "segment")
+
+
+def placement(*regions: Region, num_blocks: int = 12, blocks: str = "transformer.h") -> BlockListPlacement:
+    return BlockListPlacement(blocks, num_blocks, _UNITS, regions)
+
+
+def policy(*placements: BlockListPlacement, preserve_rng_state: bool = True, micro: int = 2) -> RecomputePolicy:
+    return RecomputePolicy(
+        BatchShape.split(global_batch_size=8, micro_batch_size=micro), placements, preserve_rng_state
+    )
+
+
+@st.composite
+def placements(draw: st.DrawFn, blocks: str = "h") -> BlockListPlacement:
+    num_blocks = draw(st.integers(1, 9))
+    cuts = sorted(draw(st.sets(st.integers(0, num_blocks - 1))) | {0})
+    regions = []
+    for first, after in zip(cuts, [*cuts[1:], num_blocks], strict=True):
+        if draw(st.booleans()):
+            action = draw(st.sampled_from(_ACTIONS))
+            size = draw(st.integers(1, num_blocks + 1)) if action == "segment" else None
+            regions.append(Region(first, after - 1, action, size))
+    return BlockListPlacement(blocks, num_blocks, _UNITS, tuple(regions))
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> RecomputePolicy:
+    paths = draw(st.lists(st.sampled_from(("encoder", "decoder", "vision.layers")), unique=True, max_size=3))
+    micro = draw(st.sampled_from((1, 2, 4, 8)))
+    measured = draw(st.none() | st.just({"study": "x", "tokens_per_second": 1.5, "versions": {"torch": "2.13"}}))
+    batch = BatchShape.split(global_batch_size=8, micro_batch_size=micro)
+    return RecomputePolicy(batch, tuple(draw(placements(path)) for path in paths), draw(st.booleans()), measured)
+
+
+def recomputed_together(placed: BlockListPlacement) -> dict[tuple[int, ...], frozenset[str]]:
+    """An independent reading: each set of blocks that backward rebuilds at once, and what of them it rebuilds."""
+    together: dict[tuple[int, ...], frozenset[str]] = {}
+    for region in placed.regions:
+        size = region.segment_size or 1
+        for first in range(region.first, region.last + 1, size):
+            blocks = tuple(range(first, min(first + size, region.last + 1)))
+            if region.action != "none":
+                whole = region.action in ("block", "segment")
+                together[blocks] = frozenset({"whole"} if whole else region.action.split("+"))
+    return together
+
+
+# Batch
+
+
+def test_a_batch_is_split_exactly() -> None:
+    assert BatchShape.split(global_batch_size=24, micro_batch_size=2, data_parallel_degree=3) == BatchShape(2, 4, 3, 24)
+
+
+@pytest.mark.parametrize("micro", [3, 16, 0, -2])
+def test_a_batch_that_does_not_divide_is_refused(micro: int) -> None:
+    with pytest.raises(PolicyError, match=rf"micro_batch_size {micro} x data_parallel_degree 1 does not divide"):
+        BatchShape.split(global_batch_size=8, micro_batch_size=micro)
+
+
+def test_a_batch_whose_product_differs_is_refused() -> None:
+    with pytest.raises(PolicyError, match=r"global_batch_size is 9, but .* is 8; the two must be equal"):
+        BatchShape(2, 4, 1, 9)
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 2.0, "2", None])
+def test_a_batch_holds_whole_numbers(value: Any) -> None:
+    with pytest.raises(PolicyError, match=r"batch\.micro_batch_size is .*; a whole number of at least 1 is allowed"):
+        BatchShape(value, 1, 1, 1)
+
+
+# Placement
+
+
+@pytest.mark.parametrize(
+    ("regions", "message"),
+    [
+        ([Region(0, 12, "block")], r"region 0-12 is out of order or outside the list"),
+        ([Region(-1, 2, "block")], r"region -1-2 is out of order"),
+        ([Region(3, 2, "block")], r"region 3-2 is out of order"),
+        ([Region(0, 3, "block"), Region(3, 5, "mlp")], r"region 3-5 is out of order .* from 4 to 11"),
+        ([Region(6, 8, "block"), Region(0, 5, "mlp")], r"region 0-5 is out of order"),
+        ([Region(0, 3, "segment")], r"segment_size goes with action segment"),
+        ([Region(0, 3, "block", 2)], r"segment_size goes with action segment"),
+        ([Region(0, 3, "segment", 0)], r"segment_size is 0; at least 1"),
+        ([Region(0, 3, "attn")], r"action attn names unit 'attn'; known here: none, block, segment, attention, mlp"),
+        ([Region(0, 3, "attention+router")], r"names unit 'router'"),
+        ([Region(0, 3, "attention+")], r"names unit ''"),
+        ([Region(0, 3, "attention+block")], r"names unit 'block'"),
+        ([Region(0, 3, "")], r"names unit ''"),
+        ([Region(0, 3, "selective")], r"action selective is not supported yet"),
+        ([Region(0, 3, "offload")], r"action offload is not supported yet"),
+    ],
+)
+def test_a_placement_that_contradicts_itself_is_refused(regions: list[Region], message: str) -> None:
+    with pytest.raises(PolicyError, match=rf"placement of transformer\.h: .*{message}"):
+        placement(*regions)
+
+
+@pytest.mark.parametrize("name", ["none", "block", "segment", "selective", "offload", "a+b", ""])
+def test_a_unit_cannot_take_the_name_of_another_action(name: str) -> None:
+    with pytest.raises(PolicyError, match=rf"a unit is named '{name.replace('+', '.')}'; any name but"):
+        BlockListPlacement("h", 2, ((name, "path"),))
+
+
+def test_an_empty_list_of_blocks_is_refused() -> None:
+    with pytest.raises(PolicyError, match="num_blocks is 0; at least 1 is allowed"):
+        BlockListPlacement("h", 0)
+
+
+def test_a_list_of_blocks_is_placed_once() -> None:
+    with pytest.raises(PolicyError, match=r"placement names transformer\.h twice"):
+        policy(placement(), placement())
+
+
+def test_the_last_segment_is_shorter_where_the_size_does_not_divide() -> None:
+    assert Region(0, 6, "segment", 3).segments() == ((0, 2), (3, 5), (6, 6))
+    assert Region(2, 4, "segment", 8).segments() == ((2, 4),)
+
+
+def test_only_segments_have_segments() -> None:
+    with pytest.raises(PolicyError, match="region 0-3 has action block, which has no segments"):
+        Region(0, 3, "block").segments()
+
+
+def test_actions_name_every_block() -> None:
+    placed = placement(Region(1, 2, "mlp"), Region(4, 5, "segment", 2), num_blocks=7)
+    assert placed.actions() == ("none", "mlp", "mlp", "none", "segment", "segment", "none")
+
+
+# Normal form
+
+
+@pytest.mark.parametrize(
+    ("regions", "expected"),
+    [
+        ([Region(0, 11, "none")], []),
+        ([Region(0, 1, "block"), Region(2, 3, "block")], [Region(0, 3, "block")]),
+        ([Region(0, 1, "block"), Region(3, 4, "block")], [Region(0, 1, "block"), Region(3, 4, "block")]),
+        ([Region(0, 3, "mlp+attention")], [Region(0, 3, "attention+mlp")]),
+        ([Region(0, 3, "mlp+mlp")], [Region(0, 3, "mlp")]),
+        ([Region(0, 3, "segment", 1)], [Region(0, 3, "block")]),
+        ([Region(0, 3, "segment", 9)], [Region(0, 3, "segment", 4)]),
+        ([Region(0, 3, "segment", 2), Region(4, 5, "segment", 2)], [Region(0, 5, "segment", 2)]),
+        ([Region(0, 3, "segment", 2), Region(4, 4, "block")], [Region(0, 4, "segment", 2)]),
+        ([Region(0, 5, "segment", 3), Region(6, 7, "segment", 2)], [Region(0, 7, "segment", 3)]),
+        (
+            [Region(0, 5, "segment", 3), Region(6, 9, "segment", 2)],
+            [Region(0, 5, "segment", 3), Region(6, 9, "segment", 2)],
+        ),
+        ([Region(0, 2, "segment", 2), Region(3, 3, "block")], [Region(0, 1, "segment", 2), Region(2, 3, "block")]),
+        (
+            [Region(0, 4, "segment", 3), Region(5, 7, "segment", 3)],
+            [Region(0, 4, "segment", 3), Region(5, 7, "segment", 3)],
+        ),
+    ],
+)
+def test_the_normal_form(regions: list[Region], expected: list[Region]) -> None:
+    assert list(placement(*regions).canonical().regions) == expected
+
+
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(placements())
+def test_the_normal_form_recomputes_the_same_and_is_its_own_normal_form(placed: BlockListPlacement) -> None:
+    normal = placed.canonical()
+    assert recomputed_together(normal) == recomputed_together(placed)
+    assert normal.canonical() == normal
+
+
+@settings(max_examples=1000, deadline=None, derandomize=True)
+@given(st.data())
+def test_placements_share_a_normal_form_exactly_where_they_recompute_the_same(data: st.DataObject) -> None:
+    one = data.draw(placements())
+    other = data.draw(st.one_of(placements(), st.just(rewritten(one))))
+    same = one.num_blocks == other.num_blocks and recomputed_together(one) == recomputed_together(other)
+    assert (one.canonical() == other.canonical()) is same
+
+
+def rewritten(placed: BlockListPlacement) -> BlockListPlacement:
+    """The same placement with one region for each part that is rebuilt at once."""
+    together = sorted(recomputed_together(placed).items())
+    regions = [
+        Region(blocks[0], blocks[-1], "segment", len(blocks))
+        if parts == {"whole"}
+        else Region(blocks[0], blocks[-1], "+".join(sorted(parts, reverse=True)))
+        for blocks, parts in together
+    ]
+    return BlockListPlacement(placed.blocks, placed.num_blocks, placed.units[::-1], tuple(regions))
+
+
+def test_the_setting_for_randomness_counts_only_where_something_is_recomputed() -> None:
+    assert policy(placement(), preserve_rng_state=False).canonical() == policy(placement()).canonical()
+    busy = placement(Region(0, 0, "block"))
+    assert policy(busy, preserve_rng_state=False).canonical() != policy(busy).canonical()
+
+
+# Key
+
+
+def test_the_key_ignores_what_changes_nothing() -> None:
+    busy = placement(Region(0, 3, "mlp"), blocks="a")
+    key = policy(busy).key
+    assert policy(busy, placement(Region(0, 3, "none"), blocks="b")).key == key
+    assert policy(BlockListPlacement("a", 12, (("mlp", "mlp"),), busy.regions)).key == key
+    assert RecomputePolicy(policy(busy).batch, (busy,), True, {"study": "x"}).key == key
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        policy(placement(Region(0, 3, "mlp")), micro=4),
+        policy(placement(Region(0, 3, "attention"))),
+        policy(placement(Region(0, 4, "mlp"))),
+        policy(placement(Region(0, 3, "mlp"), blocks="other")),
+        policy(placement(Region(0, 3, "mlp")), preserve_rng_state=False),
+        policy(BlockListPlacement("transformer.h", 12, (("mlp", "other"),), (Region(0, 3, "mlp"),))),
+        policy(),
+    ],
+)
+def test_the_key_tells_policies_apart(other: RecomputePolicy) -> None:
+    assert other.key != policy(placement(Region(0, 3, "mlp"))).key
+
+
+def test_the_key_is_the_same_in_every_release() -> None:
+    assert policy(placement(Region(0, 3, "segment", 2))).key == "9bc12a1d5394"
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(policies(), policies())
+def test_the_order_of_lists_changes_neither_normal_form_nor_key(one: RecomputePolicy, other: RecomputePolicy) -> None:
+    turned = RecomputePolicy(one.batch, one.placement[::-1], one.preserve_rng_state)
+    assert turned.canonical() == one.canonical()
+    assert turned.key == one.key
+    assert one.canonical() != other.canonical() or one.key == other.key
+    assert one.recomputes == any(recomputed_together(placed) for placed in one.placement)
+
+
+# Plain data
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(policies())
+def test_plain_data_and_back(one: RecomputePolicy) -> None:
+    data = policy_to_dict(one)
+    again = policy_from_dict(json.loads(json.dumps(data)))
+    assert again == one
+    assert again.measured == one.measured
+    assert hash(again) == hash(one)
+
+
+def a_policy() -> dict[str, Any]:
+    one = policy(placement(Region(0, 5, "segment", 3), Region(6, 8, "attention+mlp")))
+    return copy.deepcopy(policy_to_dict(one))
+
+
+_REMOVED = object()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (["schema_version"], 2, r"schema_version is 2; this release reads version 1"),
+        (["schema_version"], True, r"schema_version is True"),
+        (["schema_version"], "1", r"schema_version is '1'"),
+        (["schema_version"], _REMOVED, r"policy has no schema_version; it needs schema_version, batch, placement"),
+        (["batch"], _REMOVED, r"policy has no batch"),
+        (["extra"], 1, r"policy has unknown entry 'extra'; known are schema_version, batch"),
+        (["preserve_rng_state"], "true", r"preserve_rng_state is 'true'; true or false is allowed"),
+        (["preserve_rng_state"], None, r"preserve_rng_state is None"),
+        (["measured"], [1], r"measured is a list; a mapping is allowed"),
+        (["batch"], [], r"batch is a list; a mapping with micro_batch_size"),
+        (["batch", "micro_batch_size"], _REMOVED, r"batch has no micro_batch_size"),
+        (["batch", "micro_batch_size"], "2", r"batch\.micro_batch_size is '2'; a whole number"),
+        (["batch", "global_batch_size"], 9, r"batch\.global_batch_size is 9, but"),
+        (["batch", "size"], 9, r"batch has unknown entry 'size'"),
+        (["placement"], {}, r"placement is a mapping; a list is expected"),
+        (["placement", 0], 3, r"placement\[0\] is 3; a mapping with blocks"),
+        (["placement", 0, "blocks"], "", r"placement\[0\]\.blocks is ''; text is expected"),
+        (["placement", 0, "blocks"], 5, r"placement\[0\]\.blocks is 5; text is expected"),
+        (["placement", 0, "num_blocks"], 12.0, r"placement\[0\]\.num_blocks is 12\.0; a whole number of at least 1"),
+        (["placement", 0, "num_blocks"], True, r"placement\[0\]\.num_blocks is True"),
+        (["placement", 0, "units"], [], r"placement\[0\]\.units is \[\]; a mapping of unit name to module path"),
+        (["placement", 0, "units"], None, r"placement\[0\]\.units is None"),
+        (["placement", 0, "units", "mlp"], 1, r"placement\[0\]\.units is .*; a mapping of unit name"),
+        (["placement", 0, "units", "mlp"], _REMOVED, r"region 6-8: action attention\+mlp names unit 'mlp'"),
+        (["placement", 0, "regions"], None, r"placement\[0\]\.regions is empty; a list is expected"),
+        (["placement", 0, "regions", 1], [], r"placement\[0\]\.regions\[1\] is a list; a mapping with first"),
+        (["placement", 0, "regions", 1, "first"], "6", r"placement\[0\]\.regions\[1\]\.first is '6'; a whole number"),
+        (["placement", 0, "regions", 1, "last"], 12, r"region 6-12 is out of order or outside the list"),
+        (["placement", 0, "regions", 1, "action"], None, r"placement\[0\]\.regions\[1\]\.action is None; text"),
+        (["placement", 0, "regions", 1, "action"], "offload", r"regions\[1\]: action offload is not supported yet"),
+        (
+            ["placement", 0, "regions", 1, "keep"],
+            [],
+            r"regions\[1\]\.keep goes with action selective, .* not supported",
+        ),
+        (["placement", 0, "regions", 1, "size"], 3, r"placement\[0\]\.regions\[1\] has unknown entry 'size'"),
+        (["placement", 0, "regions", 0, "segment_size"], 1.5, r"regions\[0\]\.segment_size is 1\.5; a whole number"),
+        (["placement", 0, "regions", 0, "segment_size"], _REMOVED, r"segment_size goes with action segment"),
+    ],
+)
+def test_plain_data_that_is_no_policy_is_refused_by_name(path: list[str | int], value: Any, message: str) -> None:
+    data = a_policy()
+    entry: Any = data
+    for part in path[:-1]:
+        entry = entry[part]
+    if value is _REMOVED:
+        del entry[path[-1]]
+    else:
+        entry[path[-1]] = value
+    with pytest.raises(PolicyError, match=message):
+        policy_from_dict(data)
+
+
+@pytest.mark.parametrize("data", [None, [], "policy", 3])
+def test_only_a_mapping_is_a_policy(data: object) -> None:
+    with pytest.raises(PolicyError, match=r"policy is .+; a mapping with schema_version"):
+        policy_from_dict(data)
+
+
+def test_absent_optional_entries_have_defaults() -> None:
+    data = a_policy()
+    del data["preserve_rng_state"]
+    assert policy_from_dict(data).preserve_rng_state is True
+    assert policy_from_dict(data).measured is None
+
+
+# Summary
+
+
+@pytest.mark.parametrize(
+    ("one", "text"),
+    [
+        (policy(placement()), "none @2x4"),
+        (policy(placement(Region(0, 11, "block"))), "block @2x4"),
+        (policy(placement(Region(0, 11, "segment", 3))), "segment(3) @2x4"),
+        (policy(placement(Region(0, 5, "mlp"), Region(6, 6, "block")), micro=8), "mlp[0-5] block[6] @8x1"),
+        (policy(placement(Region(0, 5, "mlp")), preserve_rng_state=False), "mlp[0-5] rng off @2x4"),
+        (
+            policy(placement(Region(0, 11, "mlp"), blocks="a"), placement(blocks="b")),
+            "a: mlp @2x4",
+        ),
+    ],
+)
+def test_the_summary_is_one_short_line(one: RecomputePolicy, text: str) -> None:
+    assert one.summary() == text
