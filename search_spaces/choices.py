@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import Literal, TypeAlias
 
 from search_spaces.model_shape import BlockList, ModelShape
@@ -69,8 +69,13 @@ class BlockListChoices:
         )
         return BlockListPlacement(self.blocks.path, self.blocks.num_blocks, self.blocks.units, regions).canonical()
 
-    def module_actions(self, placement: BlockListPlacement) -> tuple[str, ...]:
-        """The action of each module in a placement of this list, shape (num_modules,).
+    def module_actions(self, placement: BlockListPlacement, segment_size: int | None = None) -> tuple[str, ...]:
+        """The action of each module in a canonical placement of this list, shape (num_modules,).
+
+        Args:
+            placement: Of this list.
+            segment_size: What :meth:`place` will be given. A single block that closes a run of segments then reads
+                ``block`` where it cannot be what segments of this size leave over. None reads actions as they are.
 
         Raises:
             ValueError: The placement is of another list, or gives positions of one module different actions.
@@ -82,7 +87,10 @@ class BlockListChoices:
                 f"{where}: {placement.num_blocks} blocks with units {dict(placement.units)}; this search places "
                 f"{self.blocks.path} with {self.blocks.num_blocks} blocks and units {dict(self.blocks.units)}"
             )
-        by_position = placement.actions()
+        by_position = list(placement.actions())
+        if segment_size is not None:
+            for block in _closing_blocks(placement.regions, segment_size):
+                by_position[block] = BLOCK
         for positions in self.modules:
             other = next((p for p in positions if by_position[p] != by_position[positions[0]]), None)
             if other is not None:
@@ -91,6 +99,24 @@ class BlockListChoices:
                     f"{positions[0]}, which has {by_position[positions[0]]}; give both one action"
                 )
         return tuple(by_position[positions[0]] for positions in self.modules)
+
+    def segment_refusal(self, placement: BlockListPlacement) -> str:
+        """The message that refuses the segments of a placement."""
+        region = next((r for r in placement.regions if r.action == SEGMENT), placement.regions[0])
+        return (
+            f"{placement.blocks}: block {region.first} begins segments of {region.segment_size or 1}; this search "
+            f"tries one segment size per list out of {', '.join(map(str, self.segment_sizes)) or NONE}"
+        )
+
+
+def _closing_blocks(regions: Sequence[Region], segment_size: int) -> Iterator[int]:
+    """Single blocks at the end of segments that a run of segments of this size would not leave there."""
+    for region, after in zip_longest(regions, regions[1:]):
+        if region.action != SEGMENT or region.segments()[-1][0] != region.last:
+            continue
+        run_goes_on = after is not None and after.action == SEGMENT and after.first == region.last + 1
+        if run_goes_on or region.segment_size != segment_size:
+            yield region.last
 
 
 def _runs(actions: Sequence[str]) -> Iterator[tuple[int, int, str]]:

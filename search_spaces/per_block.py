@@ -39,17 +39,11 @@ class PerBlockEncoding:
 
     def encode(self, placement: BlockListPlacement) -> dict[str, ParameterValue]:
         target = placement.canonical()
-        actions = [self._spelling(action) for action in self._choices.module_actions(target)]
-        unknown = next((i for i, action in enumerate(actions) if action not in self._choices.actions), None)
-        if unknown is not None:
-            raise ValueError(
-                f"{target.blocks}: block {self._choices.modules[unknown][0]} has action {actions[unknown]}; "
-                f"this search tries {', '.join(self._choices.actions)}"
-            )
-        for size in self._choices.segment_sizes or (None,):
-            if self._choices.place(actions, size) == target:
-                return self._values(actions, size)
-        raise ValueError(self._refusal(target))
+        actions, size = self._spell(target)
+        if len(self._choices.actions) == 1:
+            return {}
+        values: dict[str, ParameterValue] = dict(zip(self._action_names, actions, strict=True))
+        return values if size is None else {**values, self._segment_size: size}
 
     def num_levels(self) -> int:
         return (self._choices.num_modules - 1).bit_length() + 1
@@ -78,33 +72,33 @@ class PerBlockEncoding:
         return list(pairwise(borders))
 
     def _over_segment_sizes(self, actions: Sequence[str]) -> Iterator[BlockListPlacement]:
+        """The placements that are spelled with these actions; one that is spelled otherwise comes with those."""
         if SEGMENT not in actions:
             yield self._choices.place(actions)
             return
-        seen = set()
         for size in self._choices.segment_sizes:
             placement = self._choices.place(actions, size)
-            # A segment of one block is a block, and was yielded as such where that is an action of its own.
-            repeats = BLOCK in self._choices.actions and placement.actions().count(SEGMENT) < actions.count(SEGMENT)
-            if not repeats and placement not in seen:
-                seen.add(placement)
+            if self._spell(placement) == (tuple(actions), size):
                 yield placement
 
+    def _spell(self, target: BlockListPlacement) -> tuple[tuple[str, ...], int | None]:
+        """The one spelling of a canonical placement: an action per module, and a segment size where there is a choice.
+
+        Raises:
+            ValueError: There is none.
+        """
+        for size in self._choices.segment_sizes or (None,):
+            actions = tuple(map(self._spelling, self._choices.module_actions(target, size)))
+            unknown = next((i for i, action in enumerate(actions) if action not in self._choices.actions), None)
+            if unknown is not None:
+                raise ValueError(
+                    f"{target.blocks}: block {self._choices.modules[unknown][0]} has action {actions[unknown]}; "
+                    f"this search tries {', '.join(self._choices.actions)}"
+                )
+            if self._choices.place(actions, size) == target:
+                return actions, size
+        raise ValueError(self._choices.segment_refusal(target))
+
     def _spelling(self, action: str) -> str:
+        """A segment of one block is a block, and is spelled so where that is an action of its own."""
         return SEGMENT if action == BLOCK and BLOCK not in self._choices.actions else action
-
-    def _values(self, actions: Sequence[str], size: int | None) -> dict[str, ParameterValue]:
-        if len(self._choices.actions) == 1:
-            return {}
-        values: dict[str, ParameterValue] = dict(zip(self._action_names, actions, strict=True))
-        if size is not None:
-            values[self._segment_size] = size
-        return values
-
-    def _refusal(self, target: BlockListPlacement) -> str:
-        segments = [r for r in target.regions if r.action == SEGMENT]
-        region = segments[0] if segments else target.regions[0]
-        return (
-            f"{target.blocks}: block {region.first} begins segments of {region.segment_size or 1}; this search tries "
-            f"one segment size per list out of {', '.join(map(str, self._choices.segment_sizes))}"
-        )

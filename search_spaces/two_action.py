@@ -6,7 +6,7 @@ of block, so little is lost against a choice per block.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
 from search_spaces.choices import BlockListChoices, SearchChoices
@@ -51,15 +51,14 @@ class TwoActionEncoding:
 
     def encode(self, placement: BlockListPlacement) -> dict[str, ParameterValue]:
         target = placement.canonical()
-        actions = self._choices.module_actions(target)
-        borders = [i for i in range(1, len(actions)) if actions[i] != actions[i - 1]]
-        num_first = borders[0] if borders else self._choices.num_modules
-        for first, second, size in product(
-            self._spellings(actions[0]), self._spellings(actions[-1]), self._choices.segment_sizes or (None,)
-        ):
-            if (borders or first == second) and self._place(first, second, num_first, size) == target:
-                return self._values(first, second, num_first, size)
-        raise ValueError(self._refusal(target, actions, borders))
+        for size in self._choices.segment_sizes or (None,):
+            actions = self._choices.module_actions(target, size)
+            num_first = next(iter(_borders(actions)), self._choices.num_modules)
+            for first, last in product(self._spellings(actions[0]), self._spellings(actions[-1])):
+                second = last if num_first < self._choices.num_modules else first
+                if self._place(first, second, num_first, size) == target:
+                    return self._values(first, second, num_first, size)
+        raise ValueError(self._refusal(target))
 
     def num_levels(self) -> int:
         # The last level separates each module from the next: 1 module has 1 level, 2 have 2, 3 or 4 have 3.
@@ -110,20 +109,23 @@ class TwoActionEncoding:
         names = [parameter.name for parameter in self.parameters()]
         return {name: value for name in names if (value := wanted[name]) is not None}
 
-    def _refusal(self, target: BlockListPlacement, actions: tuple[str, ...], borders: list[int]) -> str:
-        allowed = ", ".join(self._choices.actions)
+    def _refusal(self, target: BlockListPlacement) -> str:
+        actions = self._choices.module_actions(target)
         for positions, action in zip(self._choices.modules, actions, strict=True):
             if not self._spellings(action):
-                return f"{target.blocks}: block {positions[0]} has action {action}; this search tries {allowed}"
-        if len(borders) > 1:
-            block = self._choices.modules[borders[1]][0]
-            return (
-                f"{target.blocks}: block {block} begins a third stretch ({actions[borders[1]]}); the two_action "
-                "encoding has two per list, use per_block"
-            )
-        region = next((r for r in target.regions if r.action == SEGMENT), target.regions[0])
-        sizes = ", ".join(map(str, self._choices.segment_sizes)) or NONE
+                return (
+                    f"{target.blocks}: block {positions[0]} has action {action}; this search tries "
+                    f"{', '.join(self._choices.actions)}"
+                )
+        third = next(iter(_borders(actions)[1:]), None)
+        if third is None:
+            return self._choices.segment_refusal(target)
         return (
-            f"{target.blocks}: block {region.first} begins segments of {region.segment_size or 1}; this search tries "
-            f"one segment size per list out of {sizes}"
+            f"{target.blocks}: block {self._choices.modules[third][0]} begins a third stretch ({actions[third]}); the "
+            "two_action encoding has two per list, use per_block"
         )
+
+
+def _borders(actions: Sequence[str]) -> list[int]:
+    """Where the action differs from the one before."""
+    return [i for i in range(1, len(actions)) if actions[i] != actions[i - 1]]
