@@ -1,0 +1,219 @@
+"""Finds the lists of alike blocks that a model runs one after another. Knows nothing of units or policies."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from runners.call_trace import Call, CallTrace, Target, tensors_in
+
+#: Two blocks of one class are alike if they share this much of their inner structure: enough to hold a ResNet's first
+#: block, which alone has a downsampling branch, and to tell attention from MLP inside the same residual wrapper.
+_MIN_SHARED_STRUCTURE = 0.3
+#: A list whose blocks hold a smaller part of the parameters and of the activations is not worth a choice.
+_MIN_COST_RATIO = 0.02
+#: A list of a single block has to be a good part of the model, or it is a head or an adapter.
+_MIN_COST_RATIO_OF_ONE = 0.2
+#: A block is a stage, whose inner list is what counts, if that list holds this much of its parameters.
+_MIN_STAGE_RATIO = 0.6
+
+
+@dataclass(frozen=True)
+class Container:
+    """A list of modules inside a model.
+
+    Attributes:
+        keys: Name of each block below the path; positions for all containers but dicts.
+    """
+
+    path: str
+    keys: tuple[str, ...]
+    blocks: tuple[nn.Module, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"{self.path}.{key}" for key in self.keys)
+
+    @property
+    def targets(self) -> list[Target]:
+        return [(block, "forward") for block in self.blocks]
+
+
+def containers_of(model: nn.Module) -> list[Container]:
+    """Every list, sequence or dict of modules below the model that holds anything."""
+    return [
+        container_at(module, path)
+        for path, module in model.named_modules()
+        if path and is_container(module) and any(child is not None for child in module._modules.values())
+    ]
+
+
+def is_container(module: nn.Module) -> bool:
+    return isinstance(module, nn.ModuleList | nn.Sequential | nn.ModuleDict)
+
+
+def container_at(module: nn.Module, path: str) -> Container:
+    children = {key: child for key, child in module._modules.items() if child is not None}
+    return Container(path, tuple(children), tuple(children.values()))
+
+
+def candidate_lists(model: nn.Module) -> list[Container]:
+    """Containers whose members are mostly alike and look like blocks; whether they run as such, a trace has to show."""
+    return [container for container in containers_of(model) if _looks_like_blocks(container)]
+
+
+class ListUse:
+    """What one forward pass did with the blocks of a container."""
+
+    def __init__(self, container: Container, trace: CallTrace) -> None:
+        calls = trace.calls_of(container.targets)
+        self.num_calls = len(calls)
+        #: Place of the first call in the forward pass; lists that are never called come last.
+        self.order = trace.calls.index(calls[0]) if calls else len(trace.calls)
+        pairs = list(itertools.pairwise(calls))
+        self.is_linked = _mostly(_hands_over(a, b) for a, b in pairs)
+        self.is_parallel = bool(pairs) and _mostly(_same_input(a, b) for a, b in pairs)
+        self.gets_gradient = any(tensor.requires_grad for call in calls for tensor in tensors_in(call.output))
+        #: Modules that return the last block's output as it is: a stage does, a block that adds a residual does not.
+        self.returned_by = {
+            id(around.owner) for last in calls[-1:] for around in last.around() if _shares(around.output, last)
+        }
+        outermost = [call for call in calls if not call.is_within(calls)]
+        self.output_ratio = sum(call.output_bytes for call in outermost) / max(1, trace.output_bytes)
+
+
+def choose_block_lists(
+    model: nn.Module, candidates: Sequence[Container], uses: Mapping[str, ListUse]
+) -> list[Container]:
+    """The outermost lists that run as blocks, disjoint, in the order of the forward pass.
+
+    Args:
+        uses: What a forward pass did with each candidate, by its path.
+    """
+    chosen = list(_choose(_outermost(candidates), candidates, uses, _ParameterCount(model)))
+    chosen.sort(key=lambda container: uses[container.path].order)
+    taken: set[int] = set()
+    disjoint = []
+    for container in chosen:
+        modules = {id(module) for block in container.blocks for module in block.modules()}
+        if not modules & taken:
+            disjoint.append(container)
+        taken |= modules
+    return disjoint
+
+
+def _choose(
+    level: Sequence[Container],
+    candidates: Sequence[Container],
+    uses: Mapping[str, ListUse],
+    count: _ParameterCount,
+) -> Iterator[Container]:
+    for container in level:
+        inner = [candidate for candidate in candidates if candidate.path.startswith(f"{container.path}.")]
+        is_block_list = _runs_as_blocks(container, uses[container.path], count)
+        if is_block_list and not _holds_stages(container, inner, uses, count):
+            yield container
+        else:
+            yield from _choose(_outermost(inner), inner, uses, count)
+
+
+def _outermost(candidates: Sequence[Container]) -> list[Container]:
+    return [
+        candidate
+        for candidate in candidates
+        if not any(candidate.path.startswith(f"{other.path}.") for other in candidates)
+    ]
+
+
+def _runs_as_blocks(container: Container, use: ListUse, count: _ParameterCount) -> bool:
+    if use.num_calls == 0 or use.is_parallel or not use.gets_gradient:
+        return False
+    ratio = max(use.output_ratio, count.ratio(container.blocks))
+    return ratio >= (_MIN_COST_RATIO if len(container.blocks) > 1 else _MIN_COST_RATIO_OF_ONE)
+
+
+def _holds_stages(
+    container: Container, inner: Sequence[Container], uses: Mapping[str, ListUse], count: _ParameterCount
+) -> bool:
+    """True where most members are stages: one chain of alike blocks each, and little besides."""
+
+    def is_stage(name: str, block: nn.Module) -> bool:
+        own = count.total([block])
+        lists = _outermost([candidate for candidate in inner if candidate.path.startswith(f"{name}.")])
+        chains = [each for each in lists if uses[each.path].is_linked and id(block) in uses[each.path].returned_by]
+        return own > 0 and any(count.total(each.blocks) >= _MIN_STAGE_RATIO * own for each in chains)
+
+    return _mostly(is_stage(name, block) for name, block in zip(container.names, container.blocks, strict=True))
+
+
+class _ParameterCount:
+    """Parameters of parts of a model, embeddings left out: they are looked up, and cost no activations."""
+
+    def __init__(self, model: nn.Module) -> None:
+        tables = [module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)]
+        self._excluded = {id(table.weight) for table in tables}
+        self._total = max(1, self.total([model]))
+
+    def total(self, modules: Iterable[nn.Module]) -> int:
+        sizes = {id(p): p.numel() for module in modules for p in module.parameters() if id(p) not in self._excluded}
+        return sum(sizes.values())
+
+    def ratio(self, modules: Iterable[nn.Module]) -> float:
+        return self.total(modules) / self._total
+
+
+def _looks_like_blocks(container: Container) -> bool:
+    with_parameters = [block for block in container.blocks if next(block.parameters(), None) is not None]
+    blocks = [block for block in with_parameters if _can_be_block(block)]
+    num_alike = max((sum(_are_alike(block, other) for other in blocks) for block in blocks), default=0)
+    return num_alike >= min(2, len(with_parameters)) and 2 * num_alike >= len(with_parameters) > 0
+
+
+def _can_be_block(module: nn.Module) -> bool:
+    """Callable, and more than one of torch's own leaf layers, whose input is kept anyway."""
+    if isinstance(module, nn.ModuleList | nn.ModuleDict | torch.jit.ScriptModule):
+        return False
+    if isinstance(module, nn.Sequential):
+        return len(module) > 1 or _can_be_block(next(iter(module)))
+    is_leaf = next(module.children(), None) is None
+    return not (is_leaf and type(module).__module__.startswith("torch.nn."))
+
+
+def _are_alike(block: nn.Module, other: nn.Module) -> bool:
+    if type(block) is not type(other):
+        return False
+    left, right = _structure(block), _structure(other)
+    return not (left | right) or len(left & right) >= _MIN_SHARED_STRUCTURE * len(left | right)
+
+
+def _structure(block: nn.Module) -> set[tuple[str, type]]:
+    """Inner modules that hold parameters; those without, such as a dropout that is absent at rate 0, do not matter."""
+    return {
+        (name, type(module))
+        for name, module in block.named_modules()
+        if name and next(module.parameters(), None) is not None
+    }
+
+
+def _hands_over(call: Call, next_call: Call) -> bool:
+    return _shares((next_call.args, next_call.kwargs), call)
+
+
+def _shares(values: Any, call: Call) -> bool:
+    """True where some tensor that the call returned is among the values."""
+    returned = {id(tensor) for tensor in tensors_in(call.output)}
+    return any(id(tensor) in returned for tensor in tensors_in(values))
+
+
+def _same_input(call: Call, next_call: Call) -> bool:
+    return isinstance(call.given, torch.Tensor) and call.given is next_call.given
+
+
+def _mostly(claims: Iterable[bool]) -> bool:
+    held = list(claims)
+    return 2 * sum(held) >= len(held)

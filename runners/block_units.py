@@ -1,0 +1,110 @@
+"""Parts of a block that can be recomputed on their own: attention, MLP and the like, found by their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from torch import nn
+
+from runners.unit_path import resolve_unit
+
+ATTENTION, CROSS_ATTENTION, MLP = "attention", "cross_attention", "mlp"
+UNIT_NAMES = (ATTENTION, CROSS_ATTENTION, MLP)
+
+#: Methods that hold a unit which is no module of its own: torch.nn's transformer layers, transformers' BERT-like ones.
+_METHODS = {
+    "_sa_block": ATTENTION,
+    "_mha_block": CROSS_ATTENTION,
+    "_ff_block": MLP,
+    "feed_forward_chunk": MLP,
+    "ff_chunk": MLP,
+}
+_MAX_DEPTH = 2
+
+_CROSS = re.compile(r"cross|enc(oder)?_?dec|encoder_attn|multihead_attn$|^src_attn$", re.IGNORECASE)
+_ATTENTION = re.compile(r"attn|attention|^mha$|^sa$", re.IGNORECASE)
+_MLP = re.compile(r"mlp|feed_?for?ward|ffn|^ffw?d?$|^ffw|moe|swiglu|geglu|layerff$|experts$", re.IGNORECASE)
+#: Attention with learned projections, and an MLP, have at least two matrices; norms, dropouts and gates have fewer.
+_MIN_MATRICES = 2
+#: BERT-like blocks without a method for the MLP: its first half, which holds the activation function.
+_HALF_MLP = "intermediate"
+
+
+def unit_candidates(blocks: Sequence[nn.Module]) -> dict[str, list[str]]:
+    """Unit name -> paths below the block that every block has, the best one first."""
+    found = [_paths_by_unit(block) for block in {id(block): block for block in blocks}.values()]
+    shared: dict[str, list[str]] = {}
+    for unit in UNIT_NAMES:
+        paths = [path for path in found[0].get(unit, []) if all(path in other.get(unit, []) for other in found)]
+        if paths:
+            shared[unit] = paths
+    return shared
+
+
+def known_paths(block: nn.Module) -> list[str]:
+    """Every path that may be named as a unit of the block, for an error that lists the near ones."""
+    modules = [name for name, _ in block.named_modules() if name]
+    own = [name for cls in type(block).__mro__ if cls.__module__ != nn.Module.__module__ for name in vars(cls)]
+    methods = [f"{name}()" for name in own if not name.startswith("__") and callable(getattr(block, name, None))]
+    return [*modules, *methods]
+
+
+def has_unit(block: nn.Module, path: str) -> bool:
+    try:
+        resolve_unit(block, path)
+    except AttributeError:
+        return False
+    return True
+
+
+def _paths_by_unit(block: nn.Module) -> dict[str, list[str]]:
+    paths: dict[str, list[str]] = {}
+    for method, unit in _METHODS.items():
+        if hasattr(type(block), method):
+            paths.setdefault(unit, []).append(f"{method}()")
+    for path, unit in _modules_by_unit(block):
+        paths.setdefault(unit, []).append(path)
+    if isinstance(getattr(block, _HALF_MLP, None), nn.Module):
+        paths.setdefault(MLP, []).append(_HALF_MLP)
+    return paths
+
+
+def _modules_by_unit(block: nn.Module) -> Iterator[tuple[str, str]]:
+    """Outermost modules that are units, those right below the block before those one level deeper."""
+    level = [(name, module) for name, module in block.named_children()]
+    for _ in range(_MAX_DEPTH):
+        deeper = []
+        for path, module in level:
+            unit = _unit_of(path.rpartition(".")[2], module)
+            if unit is not None:
+                yield path, unit
+            else:
+                deeper += [(f"{path}.{name}", child) for name, child in module.named_children()]
+        level = deeper
+
+
+def _unit_of(attribute: str, module: nn.Module) -> str | None:
+    """The unit that a module is: by its name or class, or else by the only kind of unit that it holds."""
+    by_name = _unit_by_name(attribute, module)
+    if by_name is not None or isinstance(module, nn.ModuleList | nn.ModuleDict):
+        return by_name
+    held = {_unit_by_name(name.rpartition(".")[2], part) for name, part in module.named_modules() if name} - {None}
+    if len(held) == 1:
+        return held.pop()
+    return MLP if isinstance(module, nn.Sequential) and not held and _num_linear(module) >= _MIN_MATRICES else None
+
+
+def _unit_by_name(attribute: str, module: nn.Module) -> str | None:
+    if sum(parameter.ndim >= 2 for parameter in module.parameters()) < _MIN_MATRICES:
+        return None
+    if isinstance(module, nn.ModuleList | nn.ModuleDict):
+        return None
+    names = (attribute, type(module).__name__)
+    if any(map(_ATTENTION.search, names)) or isinstance(module, nn.MultiheadAttention):
+        return CROSS_ATTENTION if any(map(_CROSS.search, names)) else ATTENTION
+    return MLP if any(map(_MLP.search, names)) else None
+
+
+def _num_linear(module: nn.Module) -> int:
+    return sum(isinstance(part, nn.Linear) for part in module.modules())

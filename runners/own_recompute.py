@@ -1,0 +1,53 @@
+"""Whether a model calls activation checkpointing itself, found by watching it run, without changing anything."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch.utils.checkpoint
+from torch import nn
+
+#: Names of the functions that begin a recompute region, in the files below.
+_FUNCTIONS = ("checkpoint", "checkpoint_wrapper", "checkpoint_sequential", "_checkpoint_without_reentrant_generator")
+#: Ends of the files that hold such functions: torch's own, DeepSpeed's and FairScale's.
+_FILES = (
+    torch.utils.checkpoint.__file__,
+    "deepspeed/runtime/activation_checkpointing/checkpointing.py",
+    "fairscale/nn/checkpoint/checkpoint_activations.py",
+)
+
+
+@dataclass
+class RecomputeWatch:
+    """Whether a recompute region began while it was watched."""
+
+    found: bool = False
+
+
+@contextmanager
+def watch_for_recompute() -> Iterator[RecomputeWatch]:
+    """Watches every Python call of this thread within the context; slow, so use it for one forward pass."""
+    watch = RecomputeWatch()
+    outer = sys.getprofile()
+
+    def look(frame: types.FrameType, event: Any, argument: Any) -> None:
+        if event == "call" and frame.f_code.co_name in _FUNCTIONS and frame.f_code.co_filename.endswith(_FILES):
+            watch.found = True
+        if outer is not None:
+            outer(frame, event, argument)
+
+    sys.setprofile(look)
+    try:
+        yield watch
+    finally:
+        sys.setprofile(outer)
+
+
+def is_switched_on(model: nn.Module) -> bool:
+    """True where a model of transformers has gradient checkpointing enabled."""
+    return any(getattr(module, "is_gradient_checkpointing", False) is True for module in model.modules())

@@ -1,0 +1,80 @@
+"""One list of blocks while its model is traced: collects what the passes show and turns it into a BlockList."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from runners.block_lists import Container, ListUse
+from runners.call_trace import CallTrace, Target
+from runners.chain import alias_groups, segment_refusal
+from runners.unit_use import UnitUse
+from search_spaces.model_shape import BlockList
+
+
+class WatchedList:
+    """A container and the units its blocks may have.
+
+    Args:
+        unit_paths: Unit name -> paths below the block, the best one first; every block has each of them.
+    """
+
+    def __init__(self, container: Container, unit_paths: Mapping[str, Sequence[str]]) -> None:
+        self.container = container
+        self._units = {unit: [UnitUse(path, container.blocks) for path in paths] for unit, paths in unit_paths.items()}
+        self._uses: list[ListUse] = []
+        self._refusals: list[str] = []
+
+    @property
+    def targets(self) -> list[Target]:
+        units = [target for paths in self._units.values() for use in paths for target in use.targets]
+        return [*self.container.targets, *units]
+
+    @property
+    def watched_units(self) -> tuple[str, ...]:
+        """Names of the units that are offered or left out for a reason."""
+        return tuple(self._units)
+
+    @property
+    def use(self) -> ListUse:
+        """The first pass that called any block, or else the first pass."""
+        return next((use for use in self._uses if use.num_calls), self._uses[0])
+
+    def observe(self, trace: CallTrace) -> None:
+        """Adds one forward pass."""
+        self._uses.append(ListUse(self.container, trace))
+        calls = trace.calls_of(self.container.targets)
+        refusal = segment_refusal(self.container.names, self.container.blocks, calls)
+        if refusal is not None:
+            self._refusals.append(refusal)
+        for paths in self._units.values():
+            for unit in paths:
+                unit.observe(trace)
+
+    def block_list(self) -> BlockList:
+        kinds = dict.fromkeys(type(block).__name__ for block in self.container.blocks)
+        return BlockList(
+            path=self.container.path,
+            kind="|".join(kinds),
+            num_blocks=len(self.container.blocks),
+            units=tuple((name, unit.path) for name, unit in self._usable_units().items()),
+            aliases=alias_groups(self.container.blocks),
+            segment_refusal=next(iter(self._refusals), None),
+        )
+
+    def left_out_units(self) -> Iterator[tuple[str, str]]:
+        """Unit name and why it is not offered, for each unit that was watched and is not in `block_list`."""
+        usable = self._usable_units()
+        for name, paths in self._units.items():
+            if name not in usable:
+                reasons = [f"{unit.path} {unit.problem() or 'is part of another unit'}" for unit in paths]
+                yield name, "; ".join(reasons)
+
+    def _usable_units(self) -> dict[str, UnitUse]:
+        fitting = {
+            name: unit
+            for name, paths in self._units.items()
+            if (unit := next((each for each in paths if each.problem() is None), None)) is not None
+        }
+        return {
+            name: unit for name, unit in fitting.items() if not any(unit.is_inside(other) for other in fitting.values())
+        }
