@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -49,8 +50,8 @@ def check_batch_factory(text: str, *, base_dir: Path | None) -> str:
 def _check_source(text: str, source: str, base_dir: Path | None) -> None:
     """Refuses ``hugginface:gpt2``, which looks like a function of a module that is not there."""
     near = nearest_name(source, MODEL_SOURCES)
-    is_module = base_dir is not None and ((base_dir / f"{source}.py").exists() or (base_dir / source).is_dir())
-    if near is not None and _NAME.fullmatch(source) and not is_module and "." not in source:
+    is_module = base_dir is not None and any(os.path.exists(base_dir / name) for name in (source, f"{source}.py"))
+    if near is not None and _NAME.fullmatch(source) and "." not in source and not is_module:
         raise ValueError(f"is {quoted(text)}; allowed: {MODEL_FORMS}; did you mean {near}:{text.partition(':')[2]}?")
 
 
