@@ -18,7 +18,7 @@ def dump_yaml(data: Any) -> str:
     """
     try:
         return str(
-            yaml.dump(data, Dumper=_Dumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=110)
+            yaml.dump(data, Dumper=_Dumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=140)
         )
     except yaml.representer.RepresenterError as error:
         raise ValueError(

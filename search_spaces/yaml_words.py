@@ -24,7 +24,8 @@ DISPUTED_NUMBER = re.compile(
 )
 #: YAML 1.1 takes these for true and false, although PyYAML does not.
 SHORT_BOOLEAN = re.compile(r"[yYnN]")
-_OTHER_KINDS = {"bool": "true or false", "int": "a number", "float": "a number", "timestamp": "a date"}
+TRUE_OR_FALSE, A_NUMBER, A_DATE = "true or false", "a number", "a date"
+_OTHER_KINDS = {"bool": TRUE_OR_FALSE, "int": A_NUMBER, "float": A_NUMBER, "timestamp": A_DATE}
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class Word:
 
     Attributes:
         problem: Why the word is refused: follows the name of the entry in a message; None where it is fine.
-        disputed: What readers of YAML 1.1 take this text for (``on``, ``1:30``, ``2024-01-31``); None where they agree.
+        disputed: What readers of YAML 1.1 take this text for, one of the constants above (``on``, ``1:30``,
+            ``2024-01-31``); None where they agree.
     """
 
     value: Scalar
@@ -75,7 +77,7 @@ def _number(text: str) -> Word:
 
 def _other_reading(text: str) -> str | None:
     if SHORT_BOOLEAN.fullmatch(text):
-        return _OTHER_KINDS["bool"]
+        return TRUE_OR_FALSE
     for tag, pattern in yaml.SafeLoader.yaml_implicit_resolvers.get(text[:1], []):
         if pattern.match(text):
             return _OTHER_KINDS.get(tag.rpartition(":")[2])

@@ -49,7 +49,7 @@ def check_batch_factory(text: str, *, base_dir: Path | None) -> str:
 
 def _check_source(text: str, source: str, base_dir: Path | None) -> None:
     """Refuses ``hugginface:gpt2``, which looks like a function of a module that is not there."""
-    near = nearest_name(source, MODEL_SOURCES)
+    near = nearest_name(source, MODEL_SOURCES, similarity=0.8)
     is_module = base_dir is not None and any(os.path.exists(base_dir / name) for name in (source, f"{source}.py"))
     if near is not None and _NAME.fullmatch(source) and "." not in source and not is_module:
         raise ValueError(f"is {quoted(text)}; allowed: {MODEL_FORMS}; did you mean {near}:{text.partition(':')[2]}?")

@@ -6,10 +6,10 @@ import difflib
 from collections.abc import Iterable
 
 
-def nearest_name(wrong: str, known: Iterable[str]) -> str | None:
-    """The known name most like the wrong one, capitals aside; None where none is like it."""
+def nearest_name(wrong: str, known: Iterable[str], *, similarity: float = 0.55) -> str | None:
+    """The known name most like the wrong one, capitals aside; None where none reaches the similarity (0..1)."""
     by_lower = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(wrong.lower(), by_lower, n=1, cutoff=0.55)
+    near = difflib.get_close_matches(wrong.lower(), by_lower, n=1, cutoff=similarity)
     return by_lower[near[0]] if near else None
 
 

@@ -17,6 +17,7 @@ from tuner.config_factory import check_batch_factory, check_model_factory
         "timm:vit_base_patch16_224.augreg_in21k",
         "runners.workloads.gpt:gpt",
         "mymodule:Net.build",
+        "vision:build",
         "models/net.py:build",
         "./models/my-net.v2.py:Net",
         "/abs/with space/net.py:build",

@@ -1,0 +1,266 @@
+"""The typed model of search.yaml. Knows no file: lines and messages are the work of config_file.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic_core import PydanticCustomError
+
+from tuner.config_checks import CONTRADICTIONS, contradictions
+from tuner.config_duration import parse_duration
+from tuner.config_names import are_unit_names, default_actions
+from tuner.config_values import (
+    AS_TUPLE,
+    BY_SHAPE,
+    FLAG,
+    WORD,
+    Action,
+    AutoOrList,
+    AutoOrMapping,
+    BatchFactory,
+    Duration,
+    MemoryCap,
+    ModelFactory,
+    ModulePath,
+    NothingYet,
+    OneLength,
+    OneRank,
+    Options,
+    PositiveInt,
+    Resources,
+    StudyName,
+    StudyStore,
+    Text,
+    TrackingStore,
+    Units,
+    not_supported_yet,
+)
+from tuner.memory_size import MemorySize, parse_memory_size
+
+OptimizerName = Literal[
+    "adadelta",
+    "adafactor",
+    "adagrad",
+    "adam",
+    "adamax",
+    "adamw",
+    "asgd",
+    "muon",
+    "nadam",
+    "radam",
+    "rmsprop",
+    "rprop",
+    "sgd",
+    "sparseadam",
+]
+
+
+class _Section(BaseModel):
+    # Inputs stay out of pydantic's own messages: they may hold credentials.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+
+class ModelSection(_Section):
+    """``model``: what is trained."""
+
+    factory: ModelFactory = Field(
+        description="What builds the model. A Python function returns the model; its file may be named relative to "
+        "search.yaml."
+    )
+    args: Options = Field(
+        default={}, description="Keyword arguments of the factory; for huggingface entries of the config."
+    )
+    dtype: Literal["float32", "bfloat16", "float16", "float64"] = Field(
+        default="float32", description="Type of the parameters."
+    )
+    autocast: Literal["bfloat16", "float16"] | None = Field(
+        default=None,
+        description="Type that operators compute in under autocast; null computes in the parameters' type.",
+    )
+    compile: NothingYet = Field(default=None, description="Whether trials are compiled; null measures plain execution.")
+
+
+class BatchSection(_Section):
+    """``batch``: the data of one optimizer step."""
+
+    global_batch_size: Annotated[int, Field(ge=1, le=10_000_000)] = Field(
+        description="Samples per optimizer step over all ranks; the search never changes it."
+    )
+    micro_batch_sizes: AutoOrList[PositiveInt] = Field(
+        default="auto",
+        description="Samples of one forward and backward that may be tried; each must divide global_batch_size. "
+        "auto tries every divisor.",
+    )
+    sequence_length: OneLength = Field(
+        default=None, description="Tokens per sample; null where the factory needs none or has one of its own."
+    )
+    factory: BatchFactory | None = Field(
+        default=None,
+        description="Function of one's own that is called with micro_batch_size and returns the model's inputs as a "
+        "dict; null makes up inputs that fit the model.",
+    )
+
+
+class OptimizerSection(_Section):
+    """``optimizer``: what updates the parameters."""
+
+    name: OptimizerName = Field(default="adamw", description="Class of torch.optim in lower case.")
+    args: Options = Field(default={"lr": 0.0001}, description="Keyword arguments of that class.")
+
+
+class PlacementSection(_Section):
+    """``placement``: where recompute may be tried."""
+
+    blocks: AutoOrList[ModulePath] = Field(
+        default="auto", description="Paths of the lists of blocks in the model; auto finds them."
+    )
+    units: AutoOrMapping[Units] = Field(
+        default="auto",
+        description="Parts of a block by name, each a path below the block; a further name is an action of that name. "
+        "auto finds attention and mlp.",
+    )
+    actions: Annotated[tuple[Action, ...], AS_TUPLE] = Field(
+        default=default_actions(None),
+        description="What may be done to a block: nothing, recompute of a unit, of several units each on its own "
+        "(joined by +), of the whole block, or of a segment of consecutive blocks at once.",
+    )
+    segment_sizes: AutoOrList[PositiveInt] = Field(
+        default="auto",
+        description="Blocks per segment that may be tried; auto tries a few sizes around the square root.",
+    )
+    preserve_rng_state: Annotated[Annotated[bool, FLAG] | Annotated[Literal["search"], WORD], BY_SHAPE] = Field(
+        default=True,
+        description="Whether recompute repeats the same random numbers; false is faster and wrong for blocks with "
+        "dropout, search tries both.",
+    )
+    target: NothingYet = Field(default=None, description="Training stack that must be able to express the policy.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_actions_of_named_units(cls, data: Any) -> Any:
+        """Units that the user named are tried, also where the actions are left out."""
+        units = data.get("units") if isinstance(data, dict) else None
+        if isinstance(units, dict) and "actions" not in data and are_unit_names(units):
+            return {**data, "actions": default_actions(units)}
+        return data
+
+
+class SearchSection(_Section):
+    """``search``: how long and how the search looks."""
+
+    num_trials: PositiveInt = Field(default=30, description="Trials at most, the baseline included.")
+    time_limit: Duration = Field(default="10m", description="Wall time after which no further trial is started.")
+    sampler: Annotated[
+        Literal["tpe", "gp", "nsga2", "random", "grid"],
+        not_supported_yet("model_guided"),
+    ] = Field(default="tpe", description="What proposes trials after the first, fixed ones.")
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = Field(
+        default=0, description="Seed of the proposals, of the model's parameters and of its data."
+    )
+
+    @property
+    def time_limit_s(self) -> float:
+        return parse_duration(self.time_limit)
+
+
+class MeasurementSection(_Section):
+    """``measurement``: how one trial is measured."""
+
+    warmup_steps: Annotated[int, Field(ge=0)] = Field(default=2, description="Optimizer steps that are not counted.")
+    min_steps: PositiveInt = Field(default=5, description="Counted optimizer steps at least.")
+    max_steps: PositiveInt = Field(default=50, description="Counted optimizer steps at most.")
+    relative_spread: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = Field(
+        default=0.02,
+        description="Measuring stops once the standard error of the median step time is below this share of it.",
+    )
+    verify: bool = Field(default=True, description="Whether each trial is proven to train the same model.")
+
+
+class RunnerSection(_Section):
+    """``runner``: where trials run."""
+
+    device: Literal["auto", "cpu", "cuda", "npu"] = Field(
+        default="auto", description="Kind of device; auto takes an accelerator where there is one."
+    )
+    ray_address: Text | None = Field(
+        default=None, description="Address of a Ray cluster to join; null starts a private one on this machine."
+    )
+    resources_per_trial: AutoOrMapping[Resources] = Field(
+        default="auto",
+        description="What one trial occupies, by Ray's names; auto takes one accelerator or all CPUs of a node.",
+    )
+    data_parallel_degree: OneRank = Field(default=1, description="Ranks of one trial.")
+    strategy: Annotated[Literal["none"], not_supported_yet("ddp", "fsdp2")] = Field(
+        default="none", description="How the ranks of one trial work together."
+    )
+    trial_timeout: Duration = Field(default="10m", description="Wall time after which a trial is stopped as TIMED_OUT.")
+    isolation: Literal["worker", "process"] = Field(
+        default="worker",
+        description="worker lets a process serve several trials while it stays clean; process gives each its own.",
+    )
+
+    @property
+    def trial_timeout_s(self) -> float:
+        return parse_duration(self.trial_timeout)
+
+
+class TrackingSection(_Section):
+    """``tracking``: where MLflow keeps results."""
+
+    uri: TrackingStore | None = Field(
+        default=None, description="MLflow's tracking URI; null is one SQLite file for all studies under output_dir."
+    )
+    experiment: Text | None = Field(default=None, description="MLflow's experiment; null is one per model.")
+
+
+class SearchConfig(_Section):
+    """The whole of search.yaml.
+
+    Built from plain data by ``SearchConfig.model_validate(data, context={"base_dir": folder})``, where files that
+    the data name must exist in the folder; without a context that is left open. A ``ValidationError`` says what is
+    wrong; `tuner.config_file.load_search_file` turns it into lines for the user.
+    """
+
+    study: StudyName = Field(
+        default="study", description="Name of the study and of its folder; default: the file's name."
+    )
+    model: ModelSection = Field(description="What is trained.")
+    batch: BatchSection = Field(description="The data of one optimizer step.")
+    optimizer: OptimizerSection = Field(default=OptimizerSection(), description="What updates the parameters.")
+    memory_cap: MemoryCap = Field(
+        description="Memory that training may take per device: bytes with their unit, or a share of the device."
+    )
+    placement: PlacementSection = Field(default=PlacementSection(), description="Where recompute may be tried.")
+    search: SearchSection = Field(default=SearchSection(), description="How long and how the search looks.")
+    measurement: MeasurementSection = Field(default=MeasurementSection(), description="How one trial is measured.")
+    runner: RunnerSection = Field(default=RunnerSection(), description="Where trials run.")
+    storage: StudyStore | None = Field(
+        default=None, description="Optuna's store of trials; null is a SQLite file in the study's folder."
+    )
+    tracking: TrackingSection = Field(default=TrackingSection(), description="Where MLflow keeps results.")
+    output_dir: Text = Field(default="runs", description="Folder of all studies.")
+
+    _base_dir: Path = PrivateAttr(default=Path())
+
+    def model_post_init(self, context: Any, /) -> None:
+        self._base_dir = (context or {}).get("base_dir", Path())
+
+    @model_validator(mode="after")
+    def _check_together(self) -> SearchConfig:
+        found = contradictions(self)
+        if found:
+            raise PydanticCustomError(
+                CONTRADICTIONS, "{text}", {"text": "; ".join(c.text for c in found), "all": found}
+            )
+        return self
+
+    @property
+    def base_dir(self) -> Path:
+        """Folder that relative paths of factories start from: that of the search file."""
+        return self._base_dir
+
+    @property
+    def memory_cap_size(self) -> MemorySize:
+        return parse_memory_size(self.memory_cap)

@@ -1,0 +1,134 @@
+"""What options of search.yaml must not say together. Each option alone is checked by its type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from search_spaces.policy import SEGMENT, UNIT_JOINER, WHOLE_BLOCK_ACTIONS
+from search_spaces.yaml_nodes import KeyPath, dotted
+from search_spaces.yaml_words import quoted
+from tuner.config_names import FOUND_UNITS
+from tuner.config_suggestion import did_you_mean
+
+if TYPE_CHECKING:
+    from tuner.config import SearchConfig
+
+CONTRADICTIONS = "contradictions"
+_MAX_LISTED = 16
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """Two options that cannot both be as they are.
+
+    Attributes:
+        path: The option that the message begins with.
+        other: The option it contradicts.
+        text: One line that names both.
+    """
+
+    path: KeyPath
+    other: KeyPath
+    text: str
+
+
+def contradictions(config: SearchConfig) -> list[Contradiction]:
+    """Everything that the options contradict each other in, in the order of search.yaml."""
+    return [
+        *_micro_batch_sizes(config),
+        *_repeated_entries(config),
+        *_unknown_units(config),
+        *_segment_sizes(config),
+        *_step_counts(config),
+        *_device_resources(config),
+    ]
+
+
+def _micro_batch_sizes(config: SearchConfig) -> Iterator[Contradiction]:
+    sizes, whole = config.batch.micro_batch_sizes, config.batch.global_batch_size
+    if sizes == "auto":
+        return
+    other: KeyPath = ("batch", "global_batch_size")
+    for index, size in enumerate(sizes):
+        if whole % size:
+            path: KeyPath = ("batch", "micro_batch_sizes", index)
+            divisors = [divisor for divisor in range(1, min(whole, 4096) + 1) if whole % divisor == 0]
+            text = (
+                f"{dotted(path)} is {size}, which does not divide {dotted(other)} {whole}; "
+                f"allowed: {_listed(divisors)}; change one of the two"
+            )
+            yield Contradiction(path, other, text)
+
+
+def _listed(numbers: list[int]) -> str:
+    more = ", ..." if len(numbers) > _MAX_LISTED else ""
+    return ", ".join(map(str, numbers[:_MAX_LISTED])) + more
+
+
+def _repeated_entries(config: SearchConfig) -> Iterator[Contradiction]:
+    lists: tuple[tuple[KeyPath, tuple[object, ...] | str], ...] = (
+        (("batch", "micro_batch_sizes"), config.batch.micro_batch_sizes),
+        (("placement", "blocks"), config.placement.blocks),
+        (("placement", "actions"), config.placement.actions),
+        (("placement", "segment_sizes"), config.placement.segment_sizes),
+    )
+    for path, entries in lists:
+        for index, entry in enumerate(entries if isinstance(entries, tuple) else ()):
+            first = entries.index(entry)  # type: ignore[arg-type]  # entries is a tuple here
+            if first < index:
+                here, before = (*path, index), (*path, first)
+                text = (
+                    f"{dotted(here)} is {entry}, as {dotted(before)} is already; name each once, remove one of the two"
+                )
+                yield Contradiction(here, before, text)
+
+
+def _unknown_units(config: SearchConfig) -> Iterator[Contradiction]:
+    units = config.placement.units
+    known = FOUND_UNITS if units == "auto" else tuple(units)
+    other: KeyPath = ("placement", "units")
+    for index, action in enumerate(config.placement.actions):
+        unknown = [name for name in action.split(UNIT_JOINER) if name not in (*WHOLE_BLOCK_ACTIONS, *known)]
+        if unknown:
+            path: KeyPath = ("placement", "actions", index)
+            names = (*WHOLE_BLOCK_ACTIONS, *known)
+            text = (
+                f"{dotted(path)} is {quoted(action)}, but {dotted(other)} has no {unknown[0]}; "
+                f"allowed: {', '.join(names)}, or units joined by {UNIT_JOINER}{did_you_mean(unknown[0], names)}"
+            )
+            yield Contradiction(path, other, text)
+
+
+def _segment_sizes(config: SearchConfig) -> Iterator[Contradiction]:
+    if config.placement.segment_sizes != "auto" and SEGMENT not in config.placement.actions:
+        path: KeyPath = ("placement", "segment_sizes")
+        other: KeyPath = ("placement", "actions")
+        text = f"{dotted(path)} is set, but {dotted(other)} has no {SEGMENT}; add it there or remove {path[-1]}"
+        yield Contradiction(path, other, text)
+
+
+def _step_counts(config: SearchConfig) -> Iterator[Contradiction]:
+    least, most = config.measurement.min_steps, config.measurement.max_steps
+    if least > most:
+        path: KeyPath = ("measurement", "min_steps")
+        other: KeyPath = ("measurement", "max_steps")
+        text = f"{dotted(path)} is {least}, above {dotted(other)} {most}; lower the first or raise the second"
+        yield Contradiction(path, other, text)
+
+
+def _device_resources(config: SearchConfig) -> Iterator[Contradiction]:
+    device, resources = config.runner.device, config.runner.resources_per_trial
+    if device == "auto" or resources == "auto":
+        return
+    path: KeyPath = ("runner", "resources_per_trial")
+    other: KeyPath = ("runner", "device")
+    needed = {"cuda": "GPU", "npu": "NPU"}.get(device)
+    unused = [name for name in ("GPU", "NPU") if name in resources and name != needed]
+    where = f"{dotted(path)} asks {', '.join(resources)}"
+    if needed is not None and needed not in resources:
+        yield Contradiction(path, other, f"{where}, but {dotted(other)} {device} needs {needed}; add {needed}: 1")
+    elif unused:
+        text = f"{where}, but {dotted(other)} {device} uses no {unused[0]}; remove it or change the device"
+        yield Contradiction(path, other, text)

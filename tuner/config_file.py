@@ -1,0 +1,190 @@
+"""search.yaml from file to typed config and back; everything that is wrong with it is said at once."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from search_spaces.strict_yaml import StrictYamlError, YamlDocument, read_yaml
+from search_spaces.yaml_nodes import KeyPath, YamlProblem, dotted
+from search_spaces.yaml_text import dump_yaml
+from search_spaces.yaml_words import A_DATE, A_NUMBER, TRUE_OR_FALSE, quoted
+from tuner.config import SearchConfig
+from tuner.config_messages import ConfigProblem, contradictions_in, option_problems
+from tuner.config_names import study_name_from
+from tuner.config_url import redact_url
+
+MAX_LINES = 100
+
+#: Sections whose keys are the user's own, so that no type says what a word in them is meant to be.
+_FREE_SECTIONS = (("model", "args"), ("optimizer", "args"))
+#: Stand in for options that are wrong, so that the others can still be checked against each other.
+_STAND_INS: dict[KeyPath, Any] = {
+    ("model", "factory"): "huggingface:gpt2",
+    ("batch", "global_batch_size"): 1,
+    ("memory_cap",): "1GiB",
+}
+_ENTRY_STAND_INS: dict[KeyPath, Any] = {
+    ("batch", "micro_batch_sizes"): 1,
+    ("placement", "blocks"): "blocks",
+    ("placement", "actions"): "none",
+    ("placement", "units"): "unit",
+    ("placement", "segment_sizes"): 1,
+    ("runner", "resources_per_trial"): 1,
+}
+
+
+class ConfigError(Exception):
+    """The search file cannot be used.
+
+    Attributes:
+        lines: One complete message for each thing that is wrong, in the order of the file.
+    """
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = tuple(lines)
+
+
+def load_search_file(path: str | os.PathLike[str]) -> SearchConfig:
+    """The typed config of a search file, defaults included.
+
+    Raises:
+        ConfigError: The file cannot be read or something in it is wrong; every wrong thing has its line.
+    """
+    where = os.fspath(path)
+    try:
+        document, problems = read_yaml(path), []
+    except StrictYamlError as error:
+        if error.document is None:
+            raise ConfigError([problem.located(where) for problem in error.problems]) from error
+        document, problems = error.document, list(error.problems)
+    unread = {problem.unread for problem in problems if problem.unread is not None}
+    config, found = _checked(document, unread, Path(where))
+    order = {path: position for position, path in enumerate(document.lines)}
+    found.sort(key=lambda problem: order.get(problem.path, len(order)))
+    problems += [YamlProblem(document.line_of(problem.path), problem.text) for problem in found]
+    if config is None or problems:
+        problems.sort(key=lambda problem: problem.line or 0)
+        raise ConfigError(_shortened([problem.located(where) for problem in problems]))
+    return config
+
+
+def _shortened(lines: list[str]) -> list[str]:
+    more = len(lines) - MAX_LINES
+    return [*lines[:MAX_LINES], f"... and {more} more"] if more > 0 else lines
+
+
+def _checked(
+    document: YamlDocument, unread: Iterable[KeyPath], path: Path
+) -> tuple[SearchConfig | None, list[ConfigProblem]]:
+    """The config, or None and what is wrong besides the entries that could not be read."""
+    data = document.data
+    if not isinstance(data, dict):
+        what = "empty" if data is None else "no mapping"
+        text = f"the file is {what}; model.factory, batch.global_batch_size and memory_cap are needed at least"
+        return None, [ConfigProblem((), text)]
+    problems = list(_disputed_words(document))
+    failed = {path for path in unread if path}
+    data = _without(data, failed)
+    data.setdefault("study", study_name_from(path.stem))
+    while True:
+        try:
+            config = SearchConfig.model_validate(data, context={"base_dir": path.parent})
+        except ValidationError as error:
+            found = contradictions_in(error)
+            if found is not None:
+                problems += [
+                    ConfigProblem(one.path, one.text)
+                    for one in found
+                    if not any(_holds(entry, path) for path in (one.path, one.other) for entry in failed)
+                ]
+                return None, problems
+            wrong = option_problems(error)
+            assert not {problem.path for problem in wrong} <= failed, "what stands in for an option is right"
+            problems += wrong
+            failed |= {problem.path for problem in wrong}
+            data = _without(data, failed)
+        else:
+            return config, problems
+
+
+def _holds(outer: KeyPath, inner: KeyPath) -> bool:
+    return inner[: len(outer)] == outer
+
+
+def _disputed_words(document: YamlDocument) -> Iterator[ConfigProblem]:
+    for path, meaning in document.disputed.items():
+        if path[:2] in _FREE_SECTIONS:
+            word = quoted(_entry(document.data, path))
+            text = f"{dotted(path)} is {word}, which some readers of YAML take for text and others for {meaning}"
+            yield ConfigProblem(path, f"{text}; {_DISPUTE_ADVICE[meaning]}put it in quotes if text is meant")
+
+
+_DISPUTE_ADVICE = {
+    TRUE_OR_FALSE: "write true or false, or ",
+    A_NUMBER: "write plain decimal digits, or ",
+    A_DATE: "",
+}
+
+
+def _entry(data: Any, path: KeyPath) -> Any:
+    for part in path:
+        data = data[part]
+    return data
+
+
+def _without(data: dict[str, Any], failed: Iterable[KeyPath]) -> dict[str, Any]:
+    """A copy in which every failed entry is gone, or has something right in its place where one is needed."""
+    data = copy.deepcopy(data)
+    for path in failed:
+        _take_out(data, path)
+    for path, stand_in in _STAND_INS.items():
+        if any(_holds(wrong, path) for wrong in failed):
+            parent = data
+            for part in path[:-1]:
+                parent = parent.setdefault(str(part), {})
+            parent.setdefault(str(path[-1]), stand_in)
+    return data
+
+
+def _take_out(data: Any, path: KeyPath) -> None:
+    *parents, last = path
+    for part in parents:
+        if not _has(data, part):
+            return
+        data = data[part]
+    if not _has(data, last):
+        return
+    stand_in = _ENTRY_STAND_INS.get(tuple(parents))
+    if stand_in is None and isinstance(data, dict):
+        del data[last]
+    else:
+        data[last] = stand_in
+
+
+def _has(data: Any, part: str | int) -> bool:
+    return part in data if isinstance(data, dict) else isinstance(data, list) and isinstance(part, int)
+
+
+def resolved_yaml(config: SearchConfig, *, credentials: Literal["hidden", "kept"]) -> str:
+    """The whole config as YAML, defaults included; a file that holds it beside the original loads as the same config.
+
+    Args:
+        credentials: ``hidden`` replaces user, password and tokens in addresses by ``***``, for files that are shared.
+    """
+    data = config.model_dump(mode="python")
+    if credentials == "hidden":
+        data["storage"] = _redacted(data["storage"])
+        data["tracking"]["uri"] = _redacted(data["tracking"]["uri"])
+        data["runner"]["ray_address"] = _redacted(data["runner"]["ray_address"])
+    return dump_yaml(data)
+
+
+def _redacted(url: str | None) -> str | None:
+    return None if url is None else redact_url(url)

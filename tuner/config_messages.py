@@ -1,0 +1,111 @@
+"""What is wrong with the data of search.yaml, one line for each thing, in the words of the person who wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from search_spaces.yaml_nodes import KeyPath, dotted
+from search_spaces.yaml_words import quoted, read_word
+from tuner.config_checks import CONTRADICTIONS, Contradiction
+from tuner.config_schema import allowed_at, known_keys, required_below, sections_with, words_at
+from tuner.config_suggestion import did_you_mean, nearest_name
+from tuner.config_url import redact_url
+from tuner.config_values import NOT_SUPPORTED_YET
+
+
+@dataclass(frozen=True)
+class ConfigProblem:
+    """One line for the user, without file and line number, and the option that it is about."""
+
+    path: KeyPath
+    text: str
+
+
+def contradictions_in(error: ValidationError) -> list[Contradiction] | None:
+    """The contradictions between options that are each fine; None where single options are wrong."""
+    details = error.errors()
+    if [detail["type"] for detail in details] != [CONTRADICTIONS]:
+        return None
+    found: list[Contradiction] = details[0]["ctx"]["all"]
+    return found
+
+
+def option_problems(error: ValidationError) -> list[ConfigProblem]:
+    """What is wrong with single options, in the order of search.yaml."""
+    return [problem for detail in error.errors() for problem in _problems(detail)]
+
+
+def _problems(detail: ErrorDetails) -> Iterator[ConfigProblem]:
+    # Parts in angle brackets are the tags of unions, not keys.
+    path = tuple(part for part in detail["loc"] if not (isinstance(part, str) and part.startswith("<")))
+    kind = detail["type"]
+    if kind == "missing":
+        for missing in required_below(path):
+            yield ConfigProblem(missing, f"{dotted(missing)} is missing; allowed: {allowed_at(missing)}; add it")
+    elif kind == "extra_forbidden":
+        yield ConfigProblem(path, _unknown_key(path))
+    elif kind == "value_error":
+        yield ConfigProblem(path, f"{dotted(path)} {detail['ctx']['error']}")
+    elif kind == NOT_SUPPORTED_YET:
+        text = f"is {_shown(detail['input'])}, which is not supported yet; allowed: {allowed_at(path)}"
+        yield ConfigProblem(path, f"{dotted(path)} {text}")
+    else:
+        text = f"is {_shown(detail['input'])}; allowed: {allowed_at(path)}{_advice(detail, path)}"
+        yield ConfigProblem(path, f"{dotted(path) or 'the file'} {text}")
+
+
+def _unknown_key(path: KeyPath) -> str:
+    section, key = path[:-1], str(path[-1])
+    known = known_keys(section)
+    shown = dotted((*section, redact_url(key) if "://" in key else key))
+    where = f"in {dotted(section)}" if section else "at the top level"
+    elsewhere = [dotted(found) for found in sections_with(key)]
+    if nearest_name(key, known) is None and elsewhere:
+        advice = f"; did you mean {elsewhere[0]}?"
+    else:
+        advice = did_you_mean(key, known) or "; remove it"
+    return f"{shown} is no known key; allowed {where}: {', '.join(known)}{advice}"
+
+
+def _advice(detail: ErrorDetails, path: KeyPath) -> str:
+    """What to do, where the value tells what was meant."""
+    value, allowed = detail["input"], allowed_at(path)
+    if isinstance(value, str):
+        words = words_at(path)
+        if value.lower() in _YES_AND_NO and "true" in words:
+            return f"; write {_YES_AND_NO[value.lower()]}"
+        if detail["type"] in ("int_type", "float_type") and not isinstance(read_word(value).value, str):
+            return "; remove the quotes"
+        return did_you_mean(value, words) or ("; put it in brackets" if "a list" in allowed else "")
+    elif value is None and known_keys(path):
+        return "; give it a key, or remove it where its defaults will do"
+    elif detail["type"] == "string_type" and isinstance(value, bool | int | float):
+        return "; put it in quotes if text is meant"
+    return ""
+
+
+_MAX_SHOWN = 8
+_YES_AND_NO = {word: "true" for word in ("yes", "y", "on", "true")} | {
+    word: "false" for word in ("no", "n", "off", "false")
+}
+
+
+def _shown(value: Any) -> str:
+    """The value as it was written, on one short line and without credentials."""
+    if isinstance(value, str):
+        return quoted(redact_url(value) if "://" in value or "@" in value else value)
+    if isinstance(value, list | tuple):
+        return _shown_list(value) if value else "an empty list"
+    if isinstance(value, dict):
+        return "a mapping" if value else "an empty mapping"
+    return "empty (null)" if value is None else str(value).lower()
+
+
+def _shown_list(values: Sequence[Any]) -> str:
+    text = f"[{', '.join(map(_shown, values[:_MAX_SHOWN]))}]"
+    return text if len(values) <= _MAX_SHOWN and len(text) <= 60 else f"a list of {len(values)}"

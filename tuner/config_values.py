@@ -1,0 +1,153 @@
+"""Types of single values in search.yaml: strict about what was written, and described for editors."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, PlainSerializer, Tag, ValidationInfo
+from pydantic_core import PydanticCustomError
+
+from search_spaces.policy import RESERVED_ACTIONS
+from search_spaces.yaml_words import quoted
+from tuner.config_duration import parse_duration
+from tuner.config_factory import check_batch_factory, check_model_factory
+from tuner.config_names import (
+    check_module_path,
+    check_resources,
+    check_study_name,
+    check_unit_names,
+    check_unit_path,
+    default_actions,
+    normal_action,
+)
+from tuner.config_url import check_study_store, check_tracking_store
+from tuner.memory_size import parse_memory_size
+
+NOT_SUPPORTED_YET = "not_supported_yet"
+
+
+def not_supported_yet(*values: object) -> BeforeValidator:
+    """Refuses values that are meant for a later release, apart from values that are wrong.
+
+    Args:
+        values: The values; none at all stands for everything but null.
+    """
+
+    def check(value: object) -> object:
+        if (values and value in values) or (not values and value is not None):
+            raise PydanticCustomError(NOT_SUPPORTED_YET, "not supported yet")
+        return value
+
+    return BeforeValidator(check)
+
+
+def _no_list(value: object) -> object:
+    if isinstance(value, list | tuple):
+        raise PydanticCustomError(NOT_SUPPORTED_YET, "not supported yet")
+    return value
+
+
+def _no_several(value: object) -> object:
+    if isinstance(value, int) and value > 1:
+        raise PydanticCustomError(NOT_SUPPORTED_YET, "not supported yet")
+    return value
+
+
+def _shape_of(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return "<list>"
+    if isinstance(value, dict):
+        return "<mapping>"
+    return "<flag>" if isinstance(value, bool) else "<word>"
+
+
+#: Tells the members of a union apart by how the value was written. Tags begin with ``<`` and reach no message.
+BY_SHAPE = Discriminator(_shape_of)
+WORD, LIST, MAPPING, FLAG = Tag("<word>"), Tag("<list>"), Tag("<mapping>"), Tag("<flag>")
+#: A list is kept as a tuple, so that a loaded file cannot be changed.
+AS_TUPLE = Field(strict=False, min_length=1)
+
+_T = TypeVar("_T")
+_Auto = Annotated[Literal["auto"], WORD]
+AutoOrList = Annotated[_Auto | Annotated[tuple[_T, ...], AS_TUPLE, LIST], BY_SHAPE]
+AutoOrMapping = Annotated[_Auto | Annotated[_T, MAPPING], BY_SHAPE]
+
+
+def _one_line(text: str) -> str:
+    if not text.strip() or not text.isprintable():
+        raise ValueError(f"is {quoted(text)}; allowed: text of one line")
+    return text
+
+
+def _number_as_text(value: object) -> object:
+    """Lets a bare number reach the reader of amounts, which says what unit is missing."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _memory_size(text: str) -> str:
+    parse_memory_size(text)
+    return text
+
+
+def _duration(text: str) -> str:
+    parse_duration(text)
+    return text
+
+
+def _model_factory(text: str, info: ValidationInfo) -> str:
+    return check_model_factory(text, base_dir=(info.context or {}).get("base_dir"))
+
+
+def _batch_factory(text: str, info: ValidationInfo) -> str:
+    return check_batch_factory(text, base_dir=(info.context or {}).get("base_dir"))
+
+
+def _whole_where_possible(number: float) -> Any:
+    return int(number) if number == int(number) else number
+
+
+Text = Annotated[str, AfterValidator(_one_line)]
+Options = dict[str, Any]
+PositiveInt = Annotated[int, Field(ge=1)]
+PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False), PlainSerializer(_whole_where_possible)]
+StudyName = Annotated[str, AfterValidator(check_study_name), Field(examples=["gpt2-12l"])]
+MemoryCap = Annotated[
+    str, AfterValidator(_memory_size), BeforeValidator(_number_as_text), Field(examples=["80GiB", "24GB", "90%"])
+]
+Duration = Annotated[
+    str, AfterValidator(_duration), BeforeValidator(_number_as_text), Field(examples=["90s", "10m", "1h30m"])
+]
+ModelFactory = Annotated[
+    str,
+    AfterValidator(_model_factory),
+    Field(examples=["huggingface:gpt2", "torchvision:resnet18", "timm:NAME", "package.module:fn", "path/file.py:fn"]),
+]
+BatchFactory = Annotated[
+    str, AfterValidator(_batch_factory), Field(examples=["path/file.py:function", "package.module:function"])
+]
+ModulePath = Annotated[str, AfterValidator(check_module_path), Field(examples=["transformer.h"])]
+Units = Annotated[
+    dict[str, Annotated[str, AfterValidator(check_unit_path), Field(examples=["attn"])]],
+    Field(min_length=1),
+    AfterValidator(check_unit_names),
+]
+Action = Annotated[
+    str,
+    AfterValidator(normal_action),
+    not_supported_yet(*RESERVED_ACTIONS),
+    Field(
+        json_schema_extra={
+            "anyOf": [{"enum": list(default_actions(None))}, {"type": "string", "examples": ["NAME", "NAME+NAME"]}]
+        }
+    ),
+]
+Resources = Annotated[dict[str, PositiveNumber], Field(min_length=1), AfterValidator(check_resources)]
+StudyStore = Annotated[
+    str, AfterValidator(check_study_store), Field(examples=["sqlite:///study.db", "postgresql://host/database"])
+]
+TrackingStore = Annotated[
+    str, AfterValidator(check_tracking_store), Field(examples=["sqlite:///mlflow.db", "http://127.0.0.1:5000"])
+]
+NothingYet = Annotated[None, not_supported_yet()]
+OneLength = Annotated[PositiveInt | None, BeforeValidator(_no_list)]
+OneRank = Annotated[int, Field(ge=1, le=1), BeforeValidator(_no_several)]
