@@ -85,14 +85,21 @@ def _modules_by_unit(block: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def _unit_of(attribute: str, module: nn.Module) -> str | None:
-    """The unit that a module is: by its name or class, or else by the only kind of unit that it holds."""
-    by_name = _unit_by_name(attribute, module)
-    if by_name is not None or isinstance(module, nn.ModuleList | nn.ModuleDict):
-        return by_name
-    held = {_unit_by_name(name.rpartition(".")[2], part) for name, part in module.named_modules() if name} - {None}
-    if len(held) == 1:
-        return held.pop()
-    return MLP if isinstance(module, nn.Sequential) and not held and _num_linear(module) >= _MIN_MATRICES else None
+    """The unit that a module is by itself, or else the only kind of unit that it holds."""
+    unit = _direct_unit(attribute, module)
+    if unit is not None or isinstance(module, nn.ModuleList | nn.ModuleDict):
+        return unit
+    held = {_direct_unit(name.rpartition(".")[2], part) for name, part in module.named_modules() if name} - {None}
+    return held.pop() if len(held) == 1 else None
+
+
+def _direct_unit(attribute: str, module: nn.Module) -> str | None:
+    """By name, or an MLP by its form: a sequence of linear layers without attention in it."""
+    unit = _unit_by_name(attribute, module)
+    if unit is None and isinstance(module, nn.Sequential) and _num_linear(module) >= _MIN_MATRICES:
+        parts = {_unit_by_name(name.rpartition(".")[2], part) for name, part in module.named_modules() if name}
+        return None if parts & {ATTENTION, CROSS_ATTENTION} else MLP
+    return unit
 
 
 def _unit_by_name(attribute: str, module: nn.Module) -> str | None:

@@ -20,6 +20,8 @@ _FILES = (
     "deepspeed/runtime/activation_checkpointing/checkpointing.py",
     "fairscale/nn/checkpoint/checkpoint_activations.py",
 )
+#: How transformers' models tell whether they recompute by themselves, the newer name first.
+_SWITCHES = ("is_activation_checkpointing", "is_gradient_checkpointing")
 
 
 @dataclass
@@ -38,6 +40,7 @@ def watch_for_recompute() -> Iterator[RecomputeWatch]:
     def look(frame: types.FrameType, event: Any, argument: Any) -> None:
         if event == "call" and frame.f_code.co_name in _FUNCTIONS and frame.f_code.co_filename.endswith(_FILES):
             watch.found = True
+            sys.setprofile(outer)  # Nothing more to learn, and torch imports a good deal at its first region.
         if outer is not None:
             outer(frame, event, argument)
 
@@ -49,5 +52,10 @@ def watch_for_recompute() -> Iterator[RecomputeWatch]:
 
 
 def is_switched_on(model: nn.Module) -> bool:
-    """True where a model of transformers has gradient checkpointing enabled."""
-    return any(getattr(module, "is_gradient_checkpointing", False) is True for module in model.modules())
+    """True where a model of transformers has its own activation checkpointing enabled."""
+    for module in model.modules():
+        # Asked of the class first: reading the older name warns where the newer one exists (transformers 5.24).
+        switch = next((name for name in _SWITCHES if hasattr(type(module), name)), None)
+        if switch is not None and getattr(module, switch) is True:
+            return True
+    return False
