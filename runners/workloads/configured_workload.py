@@ -32,7 +32,8 @@ class ConfiguredWorkload:
         self, source: ModelSource, *, batches: BatchMaker | None, dtype: torch.dtype, seed: int, factory: str
     ) -> None:
         self._source = source
-        self._batches = batches
+        self._given_batches = batches
+        self._known_batches: BatchMaker | None = None
         self._dtype = dtype
         self._seed = seed
         self._factory = factory
@@ -50,15 +51,17 @@ class ConfiguredWorkload:
                 "requires a gradient; there is nothing to train"
             )
         _convert(model, self._dtype)
-        if self._batches is None:
-            self._batches = self._source.batch_maker(model, self._rebuild)
+        if self._given_batches is None:
+            self._known_batches = self._source.batch_maker(model, self._rebuild)
         return model
 
     def make_batch(self, micro_batch_size: int) -> dict[str, Any]:
-        if self._batches is None:
+        if self._given_batches is not None:
+            return self._given_batches(micro_batch_size)
+        if self._known_batches is None:
             self._rebuild()
-        assert self._batches is not None
-        return self._batches(micro_batch_size)
+        assert self._known_batches is not None
+        return self._known_batches(micro_batch_size)
 
     def loss_of(self, output: Any) -> torch.Tensor:
         return loss_of(output)

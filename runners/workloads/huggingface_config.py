@@ -79,7 +79,7 @@ def _check_names(config_class: Any, args: Mapping[str, Any], key: str, factory: 
 
 def _known_args(config_class: Any) -> set[str]:
     parameters = inspect.signature(config_class.__init__).parameters.values()
-    known = {p.name for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD} - {"self"}
+    known = {p.name for p in parameters if p.kind is not p.VAR_KEYWORD and not p.name.startswith("_")} - {"self"}
     known |= set(getattr(config_class, "attribute_map", {})) | set(_UNIVERSAL_ARGS)
     try:
         default: Any = config_class()
