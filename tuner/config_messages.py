@@ -49,6 +49,8 @@ def _problems(detail: ErrorDetails) -> Iterator[ConfigProblem]:
             yield ConfigProblem(missing, f"{dotted(missing)} is missing; allowed: {allowed_at(missing)}; add it")
     elif kind == "extra_forbidden":
         yield ConfigProblem(path, _unknown_key(path))
+    elif kind == "too_short" and detail["input"]:
+        return  # Every entry is wrong, and each has said so.
     elif kind == "value_error":
         yield ConfigProblem(path, f"{dotted(path)} {detail['ctx']['error']}")
     elif kind == NOT_SUPPORTED_YET:
@@ -82,9 +84,9 @@ def _advice(detail: ErrorDetails, path: KeyPath) -> str:
         if detail["type"] in ("int_type", "float_type") and not isinstance(read_word(value).value, str):
             return "; remove the quotes"
         return did_you_mean(value, words) or ("; put it in brackets" if "a list" in allowed else "")
-    elif value is None and known_keys(path):
+    if value is None and known_keys(path):
         return "; give it a key, or remove it where its defaults will do"
-    elif detail["type"] == "string_type" and isinstance(value, bool | int | float):
+    if detail["type"] == "string_type" and isinstance(value, bool | int | float):
         return "; put it in quotes if text is meant"
     return ""
 
