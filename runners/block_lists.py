@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -15,9 +14,9 @@ from runners.call_trace import Call, CallTrace, Target, tensors_in
 #: Two blocks of one class are alike if they share this much of their inner structure: enough to hold a ResNet's first
 #: block, which alone has a downsampling branch, and to tell attention from MLP inside the same residual wrapper.
 _MIN_SHARED_STRUCTURE = 0.3
-#: A list whose blocks hold a smaller part of the parameters and of the activations is not worth a choice.
+#: A list whose parameters and activations are both a smaller part of the largest list's is not worth a choice.
 _MIN_COST_RATIO = 0.02
-#: A list of a single block has to be a good part of the model, or it is a head or an adapter.
+#: A list of a single block has to be a good part of it, or it is a head or an adapter.
 _MIN_COST_RATIO_OF_ONE = 0.2
 #: A block is a stage, whose inner list is what counts, if that list holds this much of its parameters.
 _MIN_STAGE_RATIO = 0.6
@@ -81,10 +80,15 @@ class ListUse:
         self.gets_gradient = any(tensor.requires_grad for call in calls for tensor in tensors_in(call.output))
         #: Modules that return the last block's output as it is: a stage does, a block that adds a residual does not.
         self.returned_by = {
-            id(around.owner) for last in calls[-1:] for around in last.around() if _shares(around.output, last)
+            id(around.owner)
+            for last in calls[-1:]
+            for around in last.around()
+            if around.output_marks & last.output_marks
         }
         outermost = [call for call in calls if not call.is_within(calls)]
-        self.output_ratio = sum(call.output_bytes for call in outermost) / max(1, trace.output_bytes)
+        self.output_bytes = sum(call.output_bytes for call in outermost)
+        #: Its members are called, one after another rather than side by side, and have something to recompute.
+        self.runs_as_blocks = self.num_calls > 0 and not self.is_parallel and self.gets_gradient
 
 
 def choose_block_lists(
@@ -95,7 +99,7 @@ def choose_block_lists(
     Args:
         uses: What a forward pass did with each candidate, by its path.
     """
-    chosen = list(_choose(_outermost(candidates), candidates, uses, _ParameterCount(model)))
+    chosen = list(_choose(_outermost(candidates), candidates, uses, _Cost(model, candidates, uses)))
     chosen.sort(key=lambda container: uses[container.path].order)
     taken: set[int] = set()
     disjoint = []
@@ -111,15 +115,15 @@ def _choose(
     level: Sequence[Container],
     candidates: Sequence[Container],
     uses: Mapping[str, ListUse],
-    count: _ParameterCount,
+    cost: _Cost,
 ) -> Iterator[Container]:
     for container in level:
         inner = [candidate for candidate in candidates if candidate.path.startswith(f"{container.path}.")]
-        is_block_list = _runs_as_blocks(container, uses[container.path], count)
-        if is_block_list and not _holds_stages(container, inner, uses, count):
+        is_block_list = uses[container.path].runs_as_blocks and cost.is_worth_a_choice(container)
+        if is_block_list and not _holds_stages(container, inner, uses, cost):
             yield container
         else:
-            yield from _choose(_outermost(inner), inner, uses, count)
+            yield from _choose(_outermost(inner), inner, uses, cost)
 
 
 def _outermost(candidates: Sequence[Container]) -> list[Container]:
@@ -130,41 +134,37 @@ def _outermost(candidates: Sequence[Container]) -> list[Container]:
     ]
 
 
-def _runs_as_blocks(container: Container, use: ListUse, count: _ParameterCount) -> bool:
-    if use.num_calls == 0 or use.is_parallel or not use.gets_gradient:
-        return False
-    ratio = max(use.output_ratio, count.ratio(container.blocks))
-    return ratio >= (_MIN_COST_RATIO if len(container.blocks) > 1 else _MIN_COST_RATIO_OF_ONE)
-
-
-def _holds_stages(
-    container: Container, inner: Sequence[Container], uses: Mapping[str, ListUse], count: _ParameterCount
-) -> bool:
+def _holds_stages(container: Container, inner: Sequence[Container], uses: Mapping[str, ListUse], cost: _Cost) -> bool:
     """True where most members are stages: one chain of alike blocks each, and little besides."""
 
     def is_stage(name: str, block: nn.Module) -> bool:
-        own = count.total([block])
+        own = cost.num_parameters([block])
         lists = _outermost([candidate for candidate in inner if candidate.path.startswith(f"{name}.")])
         chains = [each for each in lists if uses[each.path].is_linked and id(block) in uses[each.path].returned_by]
-        return own > 0 and any(count.total(each.blocks) >= _MIN_STAGE_RATIO * own for each in chains)
+        return own > 0 and any(cost.num_parameters(each.blocks) >= _MIN_STAGE_RATIO * own for each in chains)
 
     return _mostly(is_stage(name, block) for name, block in zip(container.names, container.blocks, strict=True))
 
 
-class _ParameterCount:
-    """Parameters of parts of a model, embeddings left out: they are looked up, and cost no activations."""
+class _Cost:
+    """Parameters and activations of lists, against the largest list; embeddings are left out: they cost none."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, candidates: Sequence[Container], uses: Mapping[str, ListUse]) -> None:
         tables = [module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)]
         self._excluded = {id(table.weight) for table in tables}
-        self._total = max(1, self.total([model]))
+        self._uses = uses
+        running = [candidate for candidate in candidates if uses[candidate.path].runs_as_blocks]
+        self._most_parameters = max((self.num_parameters(each.blocks) for each in running), default=0)
+        self._most_bytes = max((uses[each.path].output_bytes for each in running), default=0)
 
-    def total(self, modules: Iterable[nn.Module]) -> int:
+    def num_parameters(self, modules: Iterable[nn.Module]) -> int:
         sizes = {id(p): p.numel() for module in modules for p in module.parameters() if id(p) not in self._excluded}
         return sum(sizes.values())
 
-    def ratio(self, modules: Iterable[nn.Module]) -> float:
-        return self.total(modules) / self._total
+    def is_worth_a_choice(self, container: Container) -> bool:
+        ratio = _MIN_COST_RATIO if len(container.blocks) > 1 else _MIN_COST_RATIO_OF_ONE
+        has_parameters = self.num_parameters(container.blocks) >= ratio * self._most_parameters
+        return has_parameters or self._uses[container.path].output_bytes >= ratio * self._most_bytes
 
 
 def _looks_like_blocks(container: Container) -> bool:
@@ -201,13 +201,9 @@ def _structure(block: nn.Module) -> set[tuple[str, type]]:
 
 
 def _hands_over(call: Call, next_call: Call) -> bool:
-    return _shares((next_call.args, next_call.kwargs), call)
-
-
-def _shares(values: Any, call: Call) -> bool:
-    """True where some tensor that the call returned is among the values."""
+    """True where some tensor that the first call returned is an argument of the next."""
     returned = {id(tensor) for tensor in tensors_in(call.output)}
-    return any(id(tensor) in returned for tensor in tensors_in(values))
+    return any(id(tensor) in returned for tensor in tensors_in((next_call.args, next_call.kwargs)))
 
 
 def _same_input(call: Call, next_call: Call) -> bool:

@@ -23,6 +23,8 @@ class Call:
         parent: The innermost traced call around this one.
         versions: Version counters of the tensors among the arguments when the call began, by position or name.
         output_version: Version counter of `hidden` when the call ended.
+        output_marks: Memory and version of every tensor in the output when the call ended: two calls share a mark where
+            one handed on what the other returned, viewed perhaps but not edited.
         output_bytes: Bytes that the leaf modules inside the call returned: a measure of its activations.
     """
 
@@ -34,6 +36,7 @@ class Call:
     versions: dict[int | str, int]
     output: Any = None
     output_version: int | None = None
+    output_marks: frozenset[tuple[int, int]] = frozenset()
     output_bytes: int = 0
 
     @property
@@ -64,7 +67,6 @@ class CallTrace:
     """Calls in the order in which they began. Holds every argument and output: drop it soon."""
 
     calls: list[Call] = field(default_factory=list)
-    output_bytes: int = 0
 
     def calls_of(self, targets: Iterable[Target]) -> list[Call]:
         wanted = {(id(owner), attribute) for owner, attribute in targets}
@@ -84,7 +86,6 @@ def traced_calls(targets: Iterable[Target]) -> Iterator[CallTrace]:
     def count_output(module: nn.Module, _args: Any, output: Any) -> None:
         if next(module.children(), None) is None:
             size = sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(output))
-            trace.output_bytes += size
             for call in open_calls:
                 call.output_bytes += size
 
@@ -114,6 +115,11 @@ def hidden_of(output: Any) -> torch.Tensor | None:
     return first if isinstance(first, torch.Tensor) else None
 
 
+def _mark(tensor: torch.Tensor) -> tuple[int, int]:
+    address = tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else id(tensor)
+    return address, tensor._version
+
+
 def _recording(owner: nn.Module, attribute: str, trace: CallTrace, open_calls: list[Call]) -> Callable[..., Any]:
     original = getattr(owner, attribute)
 
@@ -129,6 +135,7 @@ def _recording(owner: nn.Module, attribute: str, trace: CallTrace, open_calls: l
             open_calls.pop()
         if call.hidden is not None:
             call.output_version = call.hidden._version
+        call.output_marks = frozenset(_mark(tensor) for tensor in tensors_in(call.output))
         return call.output
 
     return record

@@ -217,6 +217,44 @@ def test_a_residual_block_of_alike_layers_stays_one_block() -> None:
     assert only_list(Model(nn.Sequential(Residual(), Residual()))).path == "blocks"
 
 
+def test_a_residual_added_in_place_makes_no_stage() -> None:
+    class InPlaceResidual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(FeedForward(), FeedForward())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.layers(x)
+            y += x
+            return y
+
+    assert only_list(Model(nn.Sequential(InPlaceResidual(), InPlaceResidual()))).path == "blocks"
+
+
+def test_a_stage_that_returns_a_view_of_its_last_block_is_still_a_stage() -> None:
+    class Stage(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.Sequential(Block(), Block())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.blocks(x).transpose(0, 1).transpose(0, 1)
+
+    lists = inspect(Model(nn.ModuleList([Stage(), Stage()]))).shape.block_lists
+    assert [found.path for found in lists] == ["blocks.0.blocks", "blocks.1.blocks"]
+
+
+def test_a_wide_head_does_not_hide_the_blocks() -> None:
+    model = Model()
+    model.head = nn.Linear(WIDTH, 100_000)
+    assert only_list(model).path == "blocks"
+
+
+def test_a_list_of_a_single_block_is_found() -> None:
+    found = only_list(Model(nn.ModuleList([Block()])))
+    assert (found.num_blocks, found.can_segment) == (1, True)
+
+
 def test_attention_and_mlp_in_the_same_wrapper_are_no_alike_blocks() -> None:
     class Residual(nn.Module):
         def __init__(self, inner: nn.Module) -> None:
