@@ -14,16 +14,17 @@ from mlflow_config.entries import ParamValue, TagValue, entries
 from mlflow_config.errors import TrackingError
 from mlflow_config.settings import TrackingSettings
 from mlflow_config.store import NOTE_TAG, PARENT_RUN_TAG, RUNNING, TABLES_TAG, StoredRun, TrackingStore
+from mlflow_config.views import view_tags
 
 _EXPERIMENT_NOTE = """\
-Each run is one study; the runs nested in it are its trials.
+Each run is one study, the runs nested in it are its trials. Open "Views" for all trials or the Pareto front, or search:
 
-- On the Pareto front of speed and peak memory: `tags.on_front = 'true'`
-- Within the memory cap and proven to train the same model: `tags.feasible = 'true'`
-- The winner of each study: `tags.is_best = 'true'`
-- Fastest first: sort by `tokens_per_second` or, where samples are not sequences, by `samples_per_second`
+- on the Pareto front of speed and peak memory: `tags.on_front = 'true'`
+- within the memory cap and proven to train the same model: `tags.feasible = 'true'`
+- the winner of each study: `tags.is_best = 'true'`
 """
-
+#: The kind makes MLflow show its pages for training rather than those for chat models.
+_EXPERIMENT_TAGS = {NOTE_TAG: _EXPERIMENT_NOTE, "mlflow.experimentKind": "custom_model_development"}
 #: Tags that move while a study goes on.
 _CHANGING_TAGS = (names.FEASIBLE, names.ON_FRONT, names.IS_BEST)
 
@@ -70,7 +71,9 @@ class StudyRecorder:
     def open(self) -> None:
         """Connects and finds the study's run, or creates it. A study that had ended is running again."""
         self._store.open()
-        self._experiment_id = self._store.find_or_create_experiment(self._settings.experiment, note=_EXPERIMENT_NOTE)
+        self._experiment_id = self._store.find_or_create_experiment(
+            self._settings.experiment, tags={**_EXPERIMENT_TAGS, **view_tags(_now_ms())}
+        )
         found = self._store.find_runs(self._experiment_id, names.STUDY_ID, self._study_id)
         if not found:
             self._parent = self._store.create_run(

@@ -8,19 +8,22 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import FrameType
+from typing import IO
 
 from mlflow_config.errors import TrackingError
 from mlflow_config.settings import TrackingSettings
 
 LOCAL_HOST = "127.0.0.1"
 
-_START_TIMEOUT_S = 60.0
-_STOP_TIMEOUT_S = 10.0
+_START_TIMEOUT_S = 120.0
+_STOP_TIMEOUT_S = 5.0
+_LAST_OUTPUT_BYTES = 8192
 _POLL_S = 0.1
 #: Variables of MLflow's server that would send the page to another store or to another address than we print.
 _REDIRECTING_VARIABLES = (
@@ -31,8 +34,6 @@ _REDIRECTING_VARIABLES = (
     "MLFLOW_STATIC_PREFIX",
 )
 _LOOPBACK_HOSTS = (LOCAL_HOST, "localhost", "::1")
-#: Where a child's stdout goes: to our stderr, since our stdout belongs to results.
-_STDERR = 2
 #: No background jobs are needed to look at results, and nothing is reported to MLflow's makers.
 _SERVER_ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
 
@@ -52,30 +53,56 @@ def serve(
     Raises:
         TrackingError: There is no such store, the port is taken, or the server ended by itself.
     """
-    with _stop_signals_as_interrupt(), contextlib.suppress(KeyboardInterrupt):
-        with running_server(settings, host=host, port=port) as (process, address):
-            announce(address)
-            code = process.wait()
-        raise TrackingError(f"MLflow's server on {address} ended by itself (exit code {code}); its output says why")
+    with (
+        _stop_signals_as_interrupt(),
+        contextlib.suppress(KeyboardInterrupt),
+        running_server(settings, host=host, port=port) as server,
+    ):
+        announce(server.address)
+        server.process.wait()
+        raise TrackingError(f"MLflow's server on {server.address} ended by itself: {server.last_words()}")
+
+
+@dataclass(frozen=True)
+class RunningServer:
+    """A server that answers at its address; its output is kept aside."""
+
+    process: subprocess.Popen[bytes]
+    address: str
+    output: IO[bytes]
+
+    def last_words(self) -> str:
+        """The last line the server printed, and how it ended if it did."""
+        # The server writes through the same file position, which must stay where it is.
+        size = os.fstat(self.output.fileno()).st_size
+        start = max(0, size - _LAST_OUTPUT_BYTES)
+        text = os.pread(self.output.fileno(), _LAST_OUTPUT_BYTES, start).decode(errors="replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no output"]
+        code = self.process.poll()
+        return lines[-1] if code is None else f"{lines[-1]} (exit code {code})"
 
 
 @contextlib.contextmanager
-def running_server(
-    settings: TrackingSettings, *, host: str = LOCAL_HOST, port: int = 5000
-) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """The server's process and address, answering; ended with its children on leaving. Raises as ``serve`` does."""
+def running_server(settings: TrackingSettings, *, host: str = LOCAL_HOST, port: int = 5000) -> Iterator[RunningServer]:
+    """Runs a server for the length of the ``with`` block, answering from its start. Raises as ``serve`` does."""
     _check_store(settings)
     _check_port(host, port)
-    # A session of its own makes the server and its children one group, which ends as a whole.
-    process = subprocess.Popen(
-        _command(settings, host, port), env=_environment(host, port), stdout=_STDERR, start_new_session=True
-    )
-    try:
-        address = f"http://{_reachable(host)}:{port}"
-        _wait_until_it_answers(process, address)
-        yield process, address
-    finally:
-        _end(process)
+    with tempfile.TemporaryFile() as output:
+        # A session of its own makes the server and its children one group, which ends as a whole.
+        process = subprocess.Popen(
+            _command(settings, host, port),
+            env=_environment(host, port),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            server = RunningServer(process, f"http://{_reachable(host)}:{port}", output)
+            _wait_until_it_answers(server)
+            yield server
+        finally:
+            _end(process)
 
 
 def _command(settings: TrackingSettings, host: str, port: int) -> list[str]:
@@ -139,19 +166,19 @@ def _reachable(host: str) -> str:
     return everywhere.get(host, f"[{host}]" if ":" in host else host)
 
 
-def _wait_until_it_answers(process: subprocess.Popen[bytes], address: str) -> None:
+def _wait_until_it_answers(server: RunningServer) -> None:
     deadline = time.monotonic() + _START_TIMEOUT_S
     # Never through a proxy that the environment names for the outside world.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise TrackingError(
-                f"MLflow's server on {address} did not start (exit code {process.returncode}); its output says why"
-            )
-        with contextlib.suppress(urllib.error.URLError, OSError), opener.open(f"{address}/health", timeout=2):
+        if server.process.poll() is not None:
+            raise TrackingError(f"MLflow's server on {server.address} did not start: {server.last_words()}")
+        with contextlib.suppress(OSError), opener.open(f"{server.address}/health", timeout=2):
             return
         time.sleep(_POLL_S)
-    raise TrackingError(f"MLflow's server on {address} did not answer within {_START_TIMEOUT_S:.0f} s; try again")
+    raise TrackingError(
+        f"MLflow's server on {server.address} did not answer within {_START_TIMEOUT_S:.0f} s: {server.last_words()}"
+    )
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

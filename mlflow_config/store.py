@@ -98,8 +98,8 @@ class TrackingStore:
             with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as connection:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def find_or_create_experiment(self, name: str, *, note: str) -> str:
-        """The id of the experiment of that name; ``note`` is its description where it is new."""
+    def find_or_create_experiment(self, name: str, *, tags: Mapping[str, str]) -> str:
+        """The id of the experiment of that name; the tags are given to a new one."""
 
         def operation() -> str:
             from mlflow.exceptions import MlflowException
@@ -109,7 +109,7 @@ class TrackingStore:
                 try:
                     return str(
                         self._mlflow.create_experiment(
-                            name, artifact_location=self._artifact_location(name), tags={NOTE_TAG: note}
+                            name, artifact_location=self._artifact_location(name), tags=dict(tags)
                         )
                     )
                 except MlflowException as error:
