@@ -7,7 +7,7 @@ of block, so little is lost against a choice per block.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from itertools import islice, product
 
 from search_spaces.choices import BlockListChoices, SearchChoices
 from search_spaces.parameters import Choice, Integer, Parameter, ParameterValue
@@ -70,7 +70,8 @@ class TwoActionEncoding:
         return iter(self._levels[level])
 
     def count_up_to(self, limit: int) -> int:
-        return min(limit, sum(1 for level in range(self.num_levels()) for _ in self.placements(level)))
+        every_placement = (placement for level in range(self.num_levels()) for placement in self.placements(level))
+        return sum(1 for _ in islice(every_placement, limit))
 
     def _distinct_placements(self, level: int) -> Iterator[BlockListPlacement]:
         for num_first in self._splits(level):

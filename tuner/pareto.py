@@ -1,0 +1,121 @@
+"""Which results are worth having: the Pareto front, the winner, and whether two results really differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runners.trial import TrialResult
+from search_spaces.policy import RecomputePolicy
+from tuner.objective import MeasuredSpeed, Objective, Speed, ranking_speeds
+
+#: Peaks closer than this count as equal when a tie is broken: a per cent of memory is no reason for a complex policy.
+PEAK_MARGIN_RATIO = 0.01
+#: A difference within this many standard errors is no difference: about 95 % for a normal spread.
+STANDARD_ERRORS_OF_A_TIE = 2.0
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times as fast one result is as another, and the standard error of that, if known."""
+
+    value: float
+    standard_error: float | None
+
+    @property
+    def is_tie(self) -> bool:
+        """True where the two do not differ beyond the spread."""
+        return abs(self.value - 1) <= STANDARD_ERRORS_OF_A_TIE * (self.standard_error or 0.0)
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The best result, and the feasible ones that are as fast within the spread, in order of trial number."""
+
+    result: TrialResult
+    ties: tuple[TrialResult, ...]
+
+
+def compare(result: MeasuredSpeed, other: MeasuredSpeed) -> Ratio | None:
+    """Speed of ``result`` over that of ``other``, with its spread; None where one of them has no speed."""
+    speed, other_speed = ranking_speeds([result, other])
+    if speed is None or other_speed is None:
+        return None
+    return _ratio(speed, other_speed)
+
+
+def pareto_front(results: Sequence[TrialResult], objective: Objective) -> tuple[TrialResult, ...]:
+    """Feasible results that no other feasible one beats in speed and memory at once, the fastest first."""
+    front: list[_Candidate] = []
+    for candidate in sorted(_feasible(results, objective), key=lambda c: (-c.speed.value, c.peak_bytes, c.number)):
+        least = front[-1] if front else None
+        equal = least is not None and (candidate.speed.value, candidate.peak_bytes) == (
+            least.speed.value,
+            least.peak_bytes,
+        )
+        if least is None or candidate.peak_bytes < least.peak_bytes or equal:
+            front.append(candidate)
+    return tuple(candidate.result for candidate in front)
+
+
+def find_winner(results: Sequence[TrialResult], objective: Objective) -> Winner | None:
+    """The fastest feasible result; None where nothing is feasible.
+
+    Those that tie with the fastest compete by memory, those within one per cent of the least memory by simplicity.
+    """
+    feasible = _feasible(results, objective)
+    if not feasible:
+        return None
+    fastest = max(feasible, key=lambda c: (c.speed.value, -c.peak_bytes, -c.number))
+    tied = [c for c in feasible if c is fastest or _ratio(c.speed, fastest.speed).is_tie]
+    enough = min(c.peak_bytes for c in tied) * (1 + PEAK_MARGIN_RATIO)
+    best = min(
+        (c for c in tied if c.peak_bytes <= enough),
+        key=lambda c: (*complexity(c.result.policy), -c.speed.value, c.number),
+    )
+    others = sorted((c for c in tied if c is not best), key=lambda c: c.number)
+    return Winner(best.result, tuple(c.result for c in others))
+
+
+def complexity(policy: RecomputePolicy) -> tuple[int, int, int, int]:
+    """Orders policies from simple to complex.
+
+    By number of regions, then RNG state not preserved, then micro-batches per step, then recomputed blocks.
+    """
+    regions = [region for placement in policy.canonical().placement for region in placement.regions]
+    return (
+        len(regions),
+        int(policy.recomputes and not policy.preserve_rng_state),
+        policy.batch.gradient_accumulation_steps,
+        sum(region.num_blocks for region in regions),
+    )
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    result: TrialResult
+    speed: Speed
+    peak_bytes: int
+
+    @property
+    def number(self) -> int:
+        return self.result.trial_number
+
+
+def _feasible(results: Sequence[TrialResult], objective: Objective) -> list[_Candidate]:
+    feasible = [result for result in results if objective.score(result).feasible]
+    return [
+        _Candidate(result, speed, result.peak_memory_bytes)
+        for result, speed in zip(feasible, ranking_speeds(feasible), strict=True)
+        if speed is not None and result.peak_memory_bytes is not None
+    ]
+
+
+def _ratio(speed: Speed, other: Speed) -> Ratio:
+    value = speed.value / other.value
+    if speed.standard_error is None or other.standard_error is None:
+        return Ratio(value, None)
+    # Standard error of a quotient of independent figures, to first order.
+    relative = math.hypot(speed.standard_error / speed.value, other.standard_error / other.value)
+    return Ratio(value, value * relative)

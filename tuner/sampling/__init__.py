@@ -1,0 +1,1 @@
+"""What to try next: a search space as an Optuna study, and samplers by name."""

@@ -1,0 +1,149 @@
+"""An Optuna sampler that never proposes a policy twice, whichever sampler it draws from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseGASampler, BaseSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial
+
+from search_spaces.base import SearchSpace
+from search_spaces.parameters import Choice, Integer, Parameter, ParameterValue
+from search_spaces.policy import RecomputePolicy
+from tuner.sampling.distributions import to_distributions
+from tuner.sampling.taken_policies import TakenPolicies, UntriedPolicies
+
+#: From a seed, the sampler to draw one trial from.
+SamplerFactory = Callable[[int], BaseSampler]
+
+
+class SpaceExhausted(Exception):  # noqa: N818 - the end of a search, not an error
+    """Every policy of the space was tried or is in flight."""
+
+
+class DistinctSampler(BaseSampler):
+    """Draws whole points from another sampler until one decodes to a policy that the study has not taken.
+
+    Several points can stand for one policy, and samplers like to come back to a good one, so after a few draws it takes
+    the untried policy nearest to the last draw, and where none is near, the next of the space's own order. Without a
+    sampler to draw from it walks that order, which is an exhaustive search.
+
+    Each trial has a sampler of its own, seeded by the study's seed and the trial's number: a study that was interrupted
+    goes on as if it had not been. What samplers learn from, they read from the study.
+    """
+
+    def __init__(self, space: SearchSpace, draw_from: SamplerFactory | None, *, seed: int, num_draws: int = 8) -> None:
+        """Stores its parts.
+
+        Args:
+            space: What the study searches; the study must hold trials of this space only.
+            draw_from: None walks the space in its order.
+            seed: Of the study.
+            num_draws: Before the nearest untried policy is taken; 1 for samplers whose draws are dear or always alike.
+        """
+        self._space = space
+        self._draw_from = draw_from
+        self._seed = seed
+        self._num_draws = num_draws
+        self._taken = TakenPolicies(space)
+        self._untried = UntriedPolicies(space, self._taken)
+        # A parameter with one value is not sampled: Optuna fills it in itself.
+        self._distributions = {name: d for name, d in to_distributions(space).items() if not d.single()}
+
+    def raise_if_exhausted(self, study: Study) -> None:
+        """To be called before a trial is asked for, since Optuna creates the trial before it samples.
+
+        Raises:
+            SpaceExhausted: No policy is left to propose.
+        """
+        self._taken.update(study.get_trials(deepcopy=False))
+        if self._untried.first() is None:
+            raise SpaceExhausted("space exhausted: every policy was tried or is in flight")
+
+    def is_taken(self, study: Study, policy: RecomputePolicy) -> bool:
+        """True where a trial has tried the policy, is trying it, or is enqueued to."""
+        self._taken.update(study.get_trials(deepcopy=False))
+        return policy.canonical() in self._taken
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return self._distributions
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        self.raise_if_exhausted(study)
+        values = self._untried_point(study, trial)
+        return {name: value for name, value in values.items() if name in search_space}
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        raise ValueError(f"parameter {param_name} is none of this study's; ask for all parameters of the space at once")
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        sampler = self._sampler_of(trial)
+        if isinstance(sampler, BaseGASampler):
+            # Genetic samplers take a trial into a generation when they sample it, so enqueued ones would never breed.
+            sampler.get_trial_generation(study, trial)
+
+    def _sampler_of(self, trial: FrozenTrial) -> BaseSampler | None:
+        return None if self._draw_from is None else self._draw_from(_seed_of(self._seed, trial.number))
+
+    def _untried_point(self, study: Study, trial: FrozenTrial) -> dict[str, ParameterValue]:
+        sampler = self._sampler_of(trial)
+        if sampler is not None:
+            drawn: dict[str, ParameterValue] = {}
+            for _ in range(self._num_draws):
+                drawn = self._draw(sampler, study, trial)
+                if self._space.decode(drawn) not in self._taken:
+                    return drawn
+            for neighbour in _neighbours(drawn, self._space.parameters()):
+                if self._space.decode(neighbour) not in self._taken:
+                    return neighbour
+        policy = self._untried.first()
+        assert policy is not None, "raise_if_exhausted has found one"
+        return self._space.encode(policy)
+
+    def _draw(self, sampler: BaseSampler, study: Study, trial: FrozenTrial) -> dict[str, ParameterValue]:
+        """One value for every parameter of the space."""
+        joint = sampler.sample_relative(study, trial, self._distributions) if self._distributions else {}
+        values: dict[str, ParameterValue] = {}
+        for parameter in self._space.parameters():
+            distribution = self._distributions.get(parameter.name)
+            if distribution is None:
+                values[parameter.name] = _only_value(parameter)
+            elif parameter.name in joint:
+                values[parameter.name] = joint[parameter.name]
+            else:
+                values[parameter.name] = sampler.sample_independent(study, trial, parameter.name, distribution)
+        return values
+
+
+def _seed_of(study_seed: int, trial_number: int) -> int:
+    """A seed for one trial that neighbouring trials and neighbouring study seeds do not share."""
+    digest = hashlib.sha256(f"{study_seed}/{trial_number}".encode()).digest()
+    return int.from_bytes(digest[:4], "big")
+
+
+def _neighbours(
+    values: dict[str, ParameterValue], parameters: Sequence[Parameter]
+) -> Iterator[dict[str, ParameterValue]]:
+    """Points that differ from this one in one parameter, small steps of whole numbers first."""
+    integers = [p for p in parameters if isinstance(p, Integer)]
+    for step in range(1, max((p.high - p.low for p in integers), default=0) + 1):
+        for parameter in integers:
+            for value in (int(values[parameter.name]) - step, int(values[parameter.name]) + step):
+                if parameter.low <= value <= parameter.high:
+                    yield {**values, parameter.name: value}
+    for choice in [p for p in parameters if isinstance(p, Choice)]:
+        for other in choice.choices:
+            if other != values[choice.name]:
+                yield {**values, choice.name: other}
+
+
+def _only_value(parameter: Parameter) -> ParameterValue:
+    return parameter.low if isinstance(parameter, Integer) else parameter.choices[0]

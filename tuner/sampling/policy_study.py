@@ -1,0 +1,170 @@
+"""An Optuna study that speaks of policies and scores: the one place where trials are asked for and told."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import optuna
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages import BaseStorage
+from optuna.trial import TrialState
+
+from runners.trial import TrialResult, TrialStatus
+from search_spaces.base import SearchSpace
+from search_spaces.policy import RecomputePolicy
+from tuner.objective import Score
+from tuner.sampling.distinct_sampler import DistinctSampler
+from tuner.sampling.distributions import to_distributions
+from tuner.sampling.trial_records import RESULT_ATTRIBUTE, STATUS_ATTRIBUTE, policy_of, status_of
+
+_ID_ATTRIBUTE = "study_id"
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A trial that was asked for, and the policy to try in it."""
+
+    trial_number: int
+    policy: RecomputePolicy
+
+
+class PolicyStudy:
+    """Proposes policies and learns scores. One driver at a time; results may be told in any order."""
+
+    def __init__(self, study: optuna.Study, space: SearchSpace, sampler: DistinctSampler) -> None:
+        """Stores a study whose trials are all of this space."""
+        self._study = study
+        self._space = space
+        self._sampler = sampler
+        self._distributions = to_distributions(space)
+        self._in_flight: dict[int, optuna.Trial] = {}
+
+    def enqueue(self, policy: RecomputePolicy) -> bool:
+        """Puts a policy in front of what the sampler proposes, first come first served; False where it is taken.
+
+        Raises:
+            ValueError: The space cannot say the policy.
+        """
+        if self._sampler.is_taken(self._study, policy):
+            return False
+        self._study.enqueue_trial(dict(self._space.encode(policy)))
+        return True
+
+    def ask(self) -> Proposal:
+        """The next enqueued policy, else one that the sampler proposes; never one that is taken.
+
+        Raises:
+            SpaceExhausted: No policy is left; no trial was created.
+        """
+        if not self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+            self._sampler.raise_if_exhausted(self._study)
+        trial = self._study.ask(self._distributions)
+        self._in_flight[trial.number] = trial
+        return Proposal(trial.number, self._space.decode(trial.params))
+
+    def tell(self, result: TrialResult, score: Score) -> bool:
+        """Finishes a trial that was asked for; False where it was closed meanwhile, and the result is dropped.
+
+        The result itself is stored first, whole: a driver that dies right here has lost nothing.
+
+        Raises:
+            KeyError: The trial was not asked for here, or was told already.
+        """
+        trial = self._in_flight.pop(result.trial_number)
+        try:
+            trial.set_user_attr(RESULT_ATTRIBUTE, result.model_dump(mode="json", exclude={"policy"}))
+            self._finish(trial, result.status, score)
+        except UpdateFinishedTrialError:
+            return False
+        return True
+
+    def close_interrupted(self, score: Callable[[TrialResult], Score]) -> list[Proposal]:
+        """Closes trials that a dead driver left running: finished ones by their result, all others as cancelled.
+
+        For the start of a resumed study, when no other driver is alive.
+
+        Args:
+            score: What a stored result is worth.
+
+        Returns:
+            The trials that had no result, with their policies.
+        """
+        closed = []
+        for frozen in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            policy = policy_of(frozen, self._space)
+            stored = frozen.user_attrs.get(RESULT_ATTRIBUTE)
+            if frozen.number in self._in_flight:
+                continue
+            if policy is not None and stored is not None:
+                result = TrialResult.model_validate({**stored, "policy": policy})
+                self._finish(optuna.Trial(self._study, frozen._trial_id), result.status, score(result))
+                continue
+            self._study.tell(frozen.number, state=TrialState.FAIL)
+            if policy is not None:
+                closed.append(Proposal(frozen.number, policy))
+        return closed
+
+    def results(self) -> list[TrialResult]:
+        """Results of all finished trials, in order of number; those closed without one read as cancelled."""
+        found = []
+        for trial in self._study.get_trials(deepcopy=False):
+            policy = policy_of(trial, self._space) if trial.state.is_finished() else None
+            if policy is None:
+                continue
+            stored = trial.user_attrs.get(RESULT_ATTRIBUTE)
+            if stored is None:
+                found.append(_interrupted(trial.number, policy))
+            else:
+                found.append(TrialResult.model_validate({**stored, "policy": policy}))
+        return found
+
+    def attribute(self, name: str) -> Any:
+        """What `set_attribute` kept beside the trials; None where nothing is."""
+        return self._study.user_attrs.get(name)
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        """Keeps plain JSON data with the study."""
+        self._study.set_user_attr(name, value)
+
+    def unique_id(self) -> str:
+        """What tells this study from every other one, in other stores too; made on first use, kept with the study."""
+        known = self.attribute(_ID_ATTRIBUTE)
+        if known is None:
+            known = uuid.uuid4().hex
+            self.set_attribute(_ID_ATTRIBUTE, known)
+        return str(known)
+
+    def _finish(self, trial: optuna.Trial, status: TrialStatus, score: Score) -> None:
+        trial.set_user_attr(STATUS_ATTRIBUTE, status.value)
+        for name, overshoot in score.constraints.items():
+            trial.set_constraint(name, overshoot)
+        state = TrialState.FAIL if score.values is None else TrialState.COMPLETE
+        self._study.tell(trial, score.values, state=state)
+
+    def num_counted_trials(self) -> int:
+        """Trials in flight or finished, without those that were cancelled, interrupted or lost with their node."""
+        trials = self._study.get_trials(deepcopy=False)
+        uncounted = (TrialStatus.CANCELLED, TrialStatus.NODE_LOST)
+        return sum(t.state is not TrialState.WAITING and status_of(t) not in uncounted for t in trials)
+
+
+def _interrupted(trial_number: int, policy: RecomputePolicy) -> TrialResult:
+    reason = "interrupted: the process that ran the study ended first"
+    return TrialResult(trial_number=trial_number, policy=policy, status=TrialStatus.CANCELLED, reason=reason)
+
+
+def open_policy_study(
+    name: str, *, space: SearchSpace, sampler: DistinctSampler, storage: str | BaseStorage | None = None
+) -> PolicyStudy:
+    """The study of this name in the storage, created where there is none; None keeps it in memory."""
+    study = optuna.create_study(
+        study_name=name,
+        storage=storage,
+        sampler=sampler,
+        directions=("maximize", "minimize"),
+        load_if_exists=True,
+    )
+    return PolicyStudy(study, space, sampler)
