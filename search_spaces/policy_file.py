@@ -10,7 +10,7 @@ from typing import Any
 from search_spaces.policy import BatchShape, PolicyError, RecomputePolicy, policy_from_dict, policy_to_dict
 from search_spaces.strict_yaml import StrictYamlError, read_yaml
 from search_spaces.whole_file import write_whole
-from search_spaces.yaml_nodes import KeyPath
+from search_spaces.yaml_nodes import KeyPath, YamlProblem
 from search_spaces.yaml_text import dump_yaml
 
 
@@ -29,7 +29,8 @@ def load_policy(path: str | os.PathLike[str]) -> RecomputePolicy:
         return policy_from_dict(document.data)
     except PolicyError as error:
         entry, reason = _first_refusal(document.data, error)
-        raise PolicyError(f"{os.fspath(path)}:{document.line_of(entry)}: {reason}") from error
+        problem = YamlProblem(document.line_of(entry), str(reason))
+        raise PolicyError(problem.located(os.fspath(path))) from error
 
 
 def _first_refusal(data: object, refusal: PolicyError) -> tuple[KeyPath, PolicyError]:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from search_spaces.yaml_words import Word, quoted, read_word
+from search_spaces.yaml_words import Word, one_line, quoted, read_word
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 
@@ -34,8 +34,8 @@ class YamlProblem:
     unread: KeyPath | None = None
 
     def located(self, where: str) -> str:
-        """``search.yaml:12: ...``"""
-        return f"{where}: {self.text}" if self.line is None else f"{where}:{self.line}: {self.text}"
+        """``search.yaml:12: ...``, always one line."""
+        return one_line(f"{where}: {self.text}" if self.line is None else f"{where}:{self.line}: {self.text}")
 
 
 class UnreadableError(Exception):

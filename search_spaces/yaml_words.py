@@ -84,6 +84,11 @@ def _other_reading(text: str) -> str | None:
     return None
 
 
+def one_line(text: str) -> str:
+    """The text with line breaks, terminal codes and other characters that do not print written as escapes."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def quoted(text: str, *, max_length: int = 60) -> str:
     """The text in quotes on one line, shortened where it is long."""
     return repr(text if len(text) <= max_length else text[: max_length - 3] + "...")

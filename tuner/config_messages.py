@@ -15,7 +15,7 @@ from tuner.config_checks import CONTRADICTIONS, Contradiction
 from tuner.config_schema import allowed_at, known_keys, required_below, sections_with, words_at
 from tuner.config_suggestion import did_you_mean, nearest_name
 from tuner.config_url import redact_url
-from tuner.config_values import NOT_SUPPORTED_YET
+from tuner.config_values import NOT_SUPPORTED_YET, TAG_MARK
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,7 @@ def option_problems(error: ValidationError) -> list[ConfigProblem]:
 
 
 def _problems(detail: ErrorDetails) -> Iterator[ConfigProblem]:
-    # Parts in angle brackets are the tags of unions, not keys.
-    path = tuple(part for part in detail["loc"] if not (isinstance(part, str) and part.startswith("<")))
+    path = tuple(part for part in detail["loc"] if not (isinstance(part, str) and part.startswith(TAG_MARK)))
     kind = detail["type"]
     if kind == "missing":
         for missing in required_below(path):

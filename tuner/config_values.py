@@ -53,17 +53,22 @@ def _no_several(value: object) -> object:
     return value
 
 
+#: Marks the tags of unions among the parts of a path: no key of a YAML file can begin with it.
+TAG_MARK = "\0"
+_WORD, _LIST, _MAPPING, _FLAG = (f"{TAG_MARK}{shape}" for shape in ("word", "list", "mapping", "flag"))
+
+
 def _shape_of(value: object) -> str:
     if isinstance(value, list | tuple):
-        return "<list>"
+        return _LIST
     if isinstance(value, dict):
-        return "<mapping>"
-    return "<flag>" if isinstance(value, bool) else "<word>"
+        return _MAPPING
+    return _FLAG if isinstance(value, bool) else _WORD
 
 
-#: Tells the members of a union apart by how the value was written. Tags begin with ``<`` and reach no message.
+#: Tells the members of a union apart by how the value was written.
 BY_SHAPE = Discriminator(_shape_of)
-WORD, LIST, MAPPING, FLAG = Tag("<word>"), Tag("<list>"), Tag("<mapping>"), Tag("<flag>")
+WORD, LIST, MAPPING, FLAG = Tag(_WORD), Tag(_LIST), Tag(_MAPPING), Tag(_FLAG)
 #: A list is kept as a tuple, so that a loaded file cannot be changed.
 AS_TUPLE = Field(strict=False, min_length=1)
 

@@ -214,6 +214,8 @@ class TestKeys:
             ),
             ("search: {zzz: 1}", "search.zzz is no known key; allowed in search: num_trials, .*, seed; remove it"),
             ("'a b': 1", "'a b' is no known key"),
+            ('"<list>": 1', "'<list>' is no known key"),
+            ('"a\\x1bb": 1', r"'a\\x1bb' is no known key"),
             ("polices: 1", "polices is no known key"),
         ],
     )
@@ -436,6 +438,13 @@ class TestValues:
         lines = refusal(text)
         assert len(lines) == 1, lines
         assert re.match(rf"search\.yaml:.*{message}", lines[0]), lines[0]
+
+    def test_messages_are_one_printable_line_each(self) -> None:
+        lines = refusal(
+            _with(placement=r'{actions: ["a\nb", "\x1b[0m"]}', storage=r'"\x1b[0m"', model=r'{factory: "a\nb.py"}')
+        )
+        assert len(lines) == 4
+        assert all(line.isprintable() for line in lines)
 
     @pytest.mark.parametrize(
         "text",
