@@ -1,14 +1,16 @@
-"""Finds the lists of alike blocks that a model runs one after another. Knows nothing of units or policies."""
+"""Finds the lists of alike blocks that a model runs one after another. Knows nothing of policies."""
 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
+from runners.block_units import ATTENTION, unit_candidates
 from runners.call_trace import Call, CallTrace, Target, tensors_in
 
 #: Two blocks of one class are alike if they share this much of their inner structure: enough to hold a ResNet's first
@@ -20,6 +22,7 @@ _MIN_COST_RATIO = 0.02
 _MIN_COST_RATIO_OF_ONE = 0.2
 #: A block is a stage, whose inner list is what counts, if that list holds this much of its parameters.
 _MIN_STAGE_RATIO = 0.6
+_EMBEDDING = re.compile("embed", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -135,13 +138,21 @@ def _outermost(candidates: Sequence[Container]) -> list[Container]:
 
 
 def _holds_stages(container: Container, inner: Sequence[Container], uses: Mapping[str, ListUse], cost: _Cost) -> bool:
-    """True where most members are stages: one chain of alike blocks each, and little besides."""
+    """True where most members are stages: little besides one chain of alike blocks.
+
+    A residual block whose inner layers are a chain is none: it adds to what its chain returns, and those layers have no
+    attention.
+    """
 
     def is_stage(name: str, block: nn.Module) -> bool:
         own = cost.num_parameters([block])
         lists = _outermost([candidate for candidate in inner if candidate.path.startswith(f"{name}.")])
-        chains = [each for each in lists if uses[each.path].is_linked and id(block) in uses[each.path].returned_by]
-        return own > 0 and any(cost.num_parameters(each.blocks) >= _MIN_STAGE_RATIO * own for each in chains)
+        chains = [each for each in lists if uses[each.path].num_calls and uses[each.path].is_linked]
+        return own > 0 and any(
+            cost.num_parameters(each.blocks) >= _MIN_STAGE_RATIO * own
+            and (id(block) in uses[each.path].returned_by or ATTENTION in unit_candidates(each.blocks))
+            for each in chains
+        )
 
     return _mostly(is_stage(name, block) for name, block in zip(container.names, container.blocks, strict=True))
 
@@ -168,6 +179,8 @@ class _Cost:
 
 
 def _looks_like_blocks(container: Container) -> bool:
+    if _EMBEDDING.search(container.path.rpartition(".")[2]):
+        return False
     with_parameters = [block for block in container.blocks if next(block.parameters(), None) is not None]
     blocks = [block for block in with_parameters if _can_be_block(block)]
     num_alike = max((sum(_are_alike(block, other) for other in blocks) for block in blocks), default=0)

@@ -108,7 +108,9 @@ def _unit_by_name(attribute: str, module: nn.Module) -> str | None:
     if isinstance(module, nn.ModuleList | nn.ModuleDict):
         return None
     names = (attribute, type(module).__name__)
-    if any(map(_ATTENTION.search, names)) or isinstance(module, nn.MultiheadAttention):
+    # A plain sequence of layers that is called attention is a squeeze-and-excite gate (RegNet).
+    looks_so = any(map(_ATTENTION.search, names)) and not isinstance(module, nn.Sequential)
+    if looks_so or isinstance(module, nn.MultiheadAttention):
         return CROSS_ATTENTION if any(map(_CROSS.search, names)) else ATTENTION
     return MLP if any(map(_MLP.search, names)) else None
 

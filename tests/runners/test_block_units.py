@@ -53,6 +53,7 @@ def block(**parts: nn.Module) -> nn.Module:
             {"layer": nn.ModuleList([CausalSelfAttention(), linears()])},
             {"attention": ["layer.0"], "mlp": ["layer.1"]},
         ),
+        ({"attention": nn.Sequential(nn.Conv2d(4, 2, 1), nn.Conv2d(2, 4, 1), nn.Sigmoid())}, {}),
         ({"attn_norm": nn.LayerNorm(4), "attn_gate": nn.Linear(4, 1), "mlp_dropout": nn.Dropout()}, {}),
         ({"intermediate": nn.Linear(4, 8), "output": nn.Linear(8, 4)}, {"mlp": ["intermediate"]}),
     ],

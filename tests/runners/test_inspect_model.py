@@ -244,6 +244,32 @@ def test_a_stage_that_returns_a_view_of_its_last_block_is_still_a_stage() -> Non
     assert [found.path for found in lists] == ["blocks.0.blocks", "blocks.1.blocks"]
 
 
+def test_a_stage_of_transformer_blocks_is_a_stage_whatever_comes_after_them() -> None:
+    class Stage(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.Sequential(Block(), Block())
+            self.norm = nn.LayerNorm(WIDTH)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norm(self.blocks(x))
+
+    lists = inspect(Model(nn.ModuleList([Stage(), Stage()]))).shape.block_lists
+    assert [found.path for found in lists] == ["blocks.0.blocks", "blocks.1.blocks"]
+
+
+def test_a_list_of_embeddings_is_no_list_of_blocks() -> None:
+    class Embeds(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.patch_embeddings = nn.ModuleList(FeedForward() for _ in range(2))
+
+        def run_blocks(self, x: torch.Tensor) -> torch.Tensor:
+            return super().run_blocks(self.patch_embeddings[1](self.patch_embeddings[0](x)))
+
+    assert only_list(Embeds()).path == "blocks"
+
+
 def test_a_wide_head_does_not_hide_the_blocks() -> None:
     model = Model()
     model.head = nn.Linear(WIDTH, 100_000)
