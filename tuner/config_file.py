@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from tuner.config import SearchConfig
 from tuner.config_messages import ConfigProblem, contradictions_in, option_problems
 from tuner.config_names import study_name_from
 from tuner.config_url import redact_url
+from tuner.user_error import UserError
 
 MAX_LINES = 100
 
@@ -39,16 +40,8 @@ _ENTRY_STAND_INS: dict[KeyPath, Any] = {
 }
 
 
-class ConfigError(Exception):
-    """The search file cannot be used.
-
-    Attributes:
-        lines: One complete message for each thing that is wrong, in the order of the file.
-    """
-
-    def __init__(self, lines: Sequence[str]) -> None:
-        super().__init__("\n".join(lines))
-        self.lines = tuple(lines)
+class ConfigError(UserError):
+    """The search file cannot be used; one complete line for each thing that is wrong, in the order of the file."""
 
 
 def load_search_file(path: str | os.PathLike[str]) -> SearchConfig:

@@ -1,0 +1,5 @@
+"""`python -m tuner` is `tune`."""
+
+from tuner.cli import main
+
+main()

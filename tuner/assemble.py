@@ -1,0 +1,156 @@
+"""The only place where a config becomes objects: specs, space, sampler, rules, runner, recorder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from mlflow_config.settings import TrackingSettings, tracking_settings
+from runners.ray_runner import RayRunner, RayRunnerOptions
+from runners.trial import InspectionSpec, MeasurementSpec, ModelInspection, TrialSpec, WorkloadSpec
+from search_spaces.choices import SearchChoices, every_micro_batch_size
+from search_spaces.policy import RecomputePolicy
+from tuner.config import SearchConfig
+from tuner.memory_size import describe_bytes
+from tuner.objective import Objective
+from tuner.stopping import BaselineFailed, NothingLeft, NumTrials, StopRule, TimeLimit, TooManyFailures
+from tuner.user_error import UserError
+
+
+class GoalError(UserError):
+    """The goal cannot be met on this device or by this model; the message is one line for the user."""
+
+
+def workload_spec(config: SearchConfig) -> WorkloadSpec:
+    return WorkloadSpec(
+        model_factory=config.model.factory,
+        model_args=dict(config.model.args),
+        dtype=config.model.dtype,
+        autocast=config.model.autocast,
+        batch_factory=config.batch.factory,
+        sequence_length=config.batch.sequence_length,
+        optimizer_name=config.optimizer.name,
+        optimizer_args=dict(config.optimizer.args),
+        base_dir=str(config.base_dir.resolve()),
+        device=config.runner.device,
+        seed=config.search.seed,
+    )
+
+
+def inspection_spec(config: SearchConfig) -> InspectionSpec:
+    blocks, units = config.placement.blocks, config.placement.units
+    return InspectionSpec(
+        workload=workload_spec(config),
+        blocks=None if blocks == "auto" else tuple(blocks),
+        units=None if units == "auto" else dict(units),
+        micro_batch_size=min(micro_batch_sizes(config)),
+        timeout_s=config.runner.trial_timeout_s,
+    )
+
+
+def micro_batch_sizes(config: SearchConfig) -> tuple[int, ...]:
+    """The sizes that may be tried, ascending."""
+    sizes = config.batch.micro_batch_sizes
+    if sizes == "auto":
+        degree = config.runner.data_parallel_degree
+        return every_micro_batch_size(config.batch.global_batch_size, data_parallel_degree=degree)
+    return tuple(sorted(set(sizes)))
+
+
+def search_choices(config: SearchConfig, inspection: ModelInspection) -> SearchChoices:
+    sizes = config.placement.segment_sizes
+    return SearchChoices(
+        shape=inspection.shape,
+        global_batch_size=config.batch.global_batch_size,
+        micro_batch_sizes=micro_batch_sizes(config),
+        actions=tuple(config.placement.actions),
+        segment_sizes=None if sizes == "auto" else tuple(sizes),
+        preserve_rng_state=config.placement.preserve_rng_state,
+        data_parallel_degree=config.runner.data_parallel_degree,
+    )
+
+
+def reference_policy(choices: SearchChoices) -> RecomputePolicy:
+    """The fixed placement whose steps are interleaved with every trial's: plain, at the smallest micro-batch.
+
+    It needs the least memory of all plain ones, so it fits wherever anything does, save under the tightest caps.
+    """
+    return RecomputePolicy(choices.batches[-1]).canonical()
+
+
+def memory_cap_bytes(config: SearchConfig, inspection: ModelInspection) -> int:
+    """The cap in bytes on the device that was found.
+
+    Raises:
+        GoalError: The cap is more than the device has.
+    """
+    device_bytes = inspection.device_memory_bytes
+    assert device_bytes is not None, "a worker always answers with its device's memory"
+    cap = config.memory_cap_size.bytes_on(device_bytes)
+    if cap > device_bytes:
+        raise GoalError(
+            f"memory_cap is {config.memory_cap}, {describe_bytes(cap)}, but the device "
+            f"({inspection.environment.get('device')}) has {describe_bytes(device_bytes)}; lower it, for example to 90%"
+        )
+    return cap
+
+
+def objective_for(config: SearchConfig, cap_bytes: int) -> Objective:
+    return Objective(memory_cap_bytes=cap_bytes, proof_required=config.measurement.verify)
+
+
+def stop_rules(config: SearchConfig) -> list[StopRule]:
+    return [
+        BaselineFailed(),
+        TooManyFailures(),
+        NothingLeft(),
+        NumTrials(config.search.num_trials),
+        TimeLimit(config.search.time_limit_s),
+    ]
+
+
+def spec_maker(
+    config: SearchConfig, *, cap_bytes: int, reference: RecomputePolicy | None
+) -> Callable[[int, RecomputePolicy], TrialSpec]:
+    """From a trial's number and policy to what the runner is given."""
+    workload = workload_spec(config)
+    measurement = MeasurementSpec(**config.measurement.model_dump())
+
+    def make_spec(trial_number: int, policy: RecomputePolicy) -> TrialSpec:
+        return TrialSpec(
+            trial_number=trial_number,
+            policy=policy,
+            workload=workload,
+            measurement=measurement,
+            reference=reference,
+            memory_cap_bytes=cap_bytes,
+            timeout_s=config.runner.trial_timeout_s,
+        )
+
+    return make_spec
+
+
+def ray_runner(config: SearchConfig) -> RayRunner:
+    resources = config.runner.resources_per_trial
+    return RayRunner(
+        RayRunnerOptions(
+            address=config.runner.ray_address,
+            resources_per_trial=None if resources == "auto" else dict(resources),
+            process_per_trial=config.runner.isolation == "process",
+        )
+    )
+
+
+def output_dir(config: SearchConfig) -> Path:
+    """Folder of all studies: relative to where the command runs, as its user would expect."""
+    return Path(os.path.expanduser(config.output_dir))
+
+
+def tracking(config: SearchConfig) -> TrackingSettings:
+    """Where MLflow keeps the study; one experiment per model unless one is named."""
+    return tracking_settings(
+        output_dir=output_dir(config),
+        experiment=config.tracking.experiment or config.model.factory,
+        uri=config.tracking.uri,
+    )

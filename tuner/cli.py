@@ -1,0 +1,126 @@
+"""The `tune` commands: parse, call one function, end with its exit code. Loads nothing heavy for `--help`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from tuner.console import end_with, set_up_logging
+
+app = typer.Typer(
+    name="tune",
+    help="Finds where to recompute activations: the fastest training placement under a memory cap.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+SearchFile = Annotated[Path, typer.Argument(metavar="SEARCH.YAML", help="What to tune; see `tune schema`.")]
+StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="A study's name or its folder.")]
+OutputDir = Annotated[Path, typer.Option("--output-dir", help="Folder of all studies.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+
+
+@app.callback()
+def common(
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more on standard error.")] = False,
+) -> None:
+    """Finds where to recompute activations: the fastest training placement under a memory cap."""
+    set_up_logging(verbose=verbose)
+
+
+@app.command()
+def run(
+    search_file: SearchFile,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a study that was stopped.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run the whole search: a live table, then the front and the best policy."""
+    from tuner.commands.run import run_command
+
+    end_with(lambda: run_command(search_file, resume=resume, as_json=as_json))
+
+
+@app.command()
+def check(search_file: SearchFile, as_json: AsJson = False) -> None:
+    """Search nothing: build the model, list its blocks, measure one plain step, say whether recompute can help."""
+    from tuner.commands.check import check_command
+
+    end_with(lambda: check_command(search_file, as_json=as_json))
+
+
+@app.command()
+def verify(
+    search_file: SearchFile,
+    policy: Annotated[Path, typer.Option("--policy", help="The policy.yaml to measure and prove.")],
+    as_json: AsJson = False,
+) -> None:
+    """Measure one policy and prove that it trains the same model."""
+    from tuner.commands.verify import verify_command
+
+    end_with(lambda: verify_command(search_file, policy, as_json=as_json))
+
+
+@app.command()
+def show(
+    study: StudyName,
+    output_dir: OutputDir = Path("runs"),
+    all_trials: Annotated[bool, typer.Option("--all", help="Every trial, not only the front.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the front of a study as a table."""
+    from tuner.commands.show import show_command
+
+    end_with(lambda: show_command(study, output_dir=output_dir, all_trials=all_trials, as_json=as_json))
+
+
+@app.command()
+def export(
+    study: StudyName,
+    export_format: Annotated[str, typer.Option("--format", help="The training stack to write for: policy.")],
+    output_dir: OutputDir = Path("runs"),
+    trial: Annotated[Optional[int], typer.Option("--trial", help="A trial by number; default is the best.")] = None,  # noqa: UP045  # typer reads it on 3.10
+    memory_cap: Annotated[
+        Optional[str], typer.Option("--memory-cap", help="The fastest trial within this, for example 40GiB.")  # noqa: UP045  # as above
+    ] = None,
+    output: Annotated[
+        Optional[Path], typer.Option("--output", "-o", help="File to write; default is standard output.")  # noqa: UP045  # as above
+    ] = None,
+) -> None:
+    """Write a measured policy as a training config."""
+    from tuner.commands.export import export_command
+
+    end_with(
+        lambda: export_command(
+            study, export_format, output_dir=output_dir, trial=trial, memory_cap=memory_cap, output=output
+        )
+    )
+
+
+@app.command()
+def ui(
+    output_dir: OutputDir = Path("runs"),
+    uri: Annotated[Optional[str], typer.Option("--uri", help="Another tracking store than the default.")] = None,  # noqa: UP045  # as above
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="Port to listen on.", min=1, max=65535)] = 5000,
+) -> None:
+    """Open MLflow's own server on the tracking store."""
+    from tuner.commands.ui import ui_command
+
+    end_with(lambda: ui_command(output_dir=output_dir, uri=uri, host=host, port=port))
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of search.yaml, for editors."""
+    from tuner.commands.schema import schema_command
+
+    end_with(schema_command)
+
+
+def main() -> None:
+    """Entry point of `tune` and of `python -m tuner`."""
+    app()

@@ -1,0 +1,1 @@
+"""What each `tune` command does; cli.py only parses and shows."""

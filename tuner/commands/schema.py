@@ -1,0 +1,14 @@
+"""`tune schema`: the JSON schema of search.yaml."""
+
+from __future__ import annotations
+
+import json
+
+from tuner.config_schema import json_schema
+from tuner.console import EXIT_DONE, show_text
+
+
+def schema_command() -> int:
+    """Prints the schema; gives back the exit code."""
+    show_text(json.dumps(json_schema(), indent=2))
+    return EXIT_DONE

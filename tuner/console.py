@@ -1,0 +1,82 @@
+"""The two output streams, and how a command ends: results to stdout, everything else to stderr, one line per error."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import typer
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from tuner.user_error import UserError
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_NOTHING_FEASIBLE = 3
+EXIT_INTERRUPTED = 130
+
+#: Width of tables where there is no terminal that has one.
+_PLAIN_WIDTH = 160
+
+err_console = Console(stderr=True, highlight=False)
+out_console = Console(highlight=False)
+
+
+class _ConsoleHandler(logging.Handler):
+    """Log lines through the console, so that they stand above a live view instead of tearing it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        err_console.print(Text(self.format(record)), soft_wrap=True)
+
+
+def set_up_logging(*, verbose: bool) -> None:
+    """Ours from INFO on, other libraries' from WARNING on; everything goes to standard error."""
+    handler = _ConsoleHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    for name in ("tuner", "runners", "mlflow_config"):
+        logging.getLogger(name).setLevel(logging.DEBUG if verbose else logging.INFO)
+
+
+def show(renderable: RenderableType) -> None:
+    """Prints a result."""
+    if not out_console.is_terminal:
+        out_console.width = _PLAIN_WIDTH
+    out_console.print(renderable)
+
+
+def show_text(text: str) -> None:
+    """Prints text as it is, without wrapping, for files and for programs."""
+    typer.echo(text, nl=not text.endswith("\n"))
+
+
+def end_with(command: Callable[[], int]) -> None:
+    """Runs a command and ends the program with its exit code; a user's mistake is one line each, without a trace."""
+    try:
+        code = command()
+    except UserError as error:
+        for line in error.lines:
+            err_console.print(Text(line), soft_wrap=True)
+        code = EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        err_console.print("interrupted")
+        code = EXIT_INTERRUPTED
+    except Exception as error:
+        message = _users_line(error)
+        if message is None:
+            raise
+        err_console.print(Text(message), soft_wrap=True)
+        code = EXIT_BAD_INPUT
+    raise typer.Exit(code)
+
+
+def _users_line(error: Exception) -> str | None:
+    """The line of the other rooms' errors that are meant for the user; None for what is a bug."""
+    # Imported only when something went wrong: `tune --help` must not wait for them.
+    from mlflow_config.errors import TrackingError
+    from runners.base import RunnerError
+    from search_spaces.policy import PolicyError
+
+    return str(error) if isinstance(error, TrackingError | RunnerError | PolicyError) else None

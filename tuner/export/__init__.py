@@ -1,0 +1,1 @@
+"""One file per training stack that a policy can be exported to."""

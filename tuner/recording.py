@@ -1,0 +1,223 @@
+"""What a study tells MLflow, and when. Trouble with the store is said and never costs a finished trial."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Callable, Mapping
+
+from mlflow_config import names
+from mlflow_config.errors import TrackingError
+from mlflow_config.recorder import RunOutcome, StudyRecorder
+from runners.trial import TrialResult, TrialStatus
+from search_spaces.policy import RecomputePolicy
+from search_spaces.yaml_text import dump_yaml
+from tuner.objective import Score
+from tuner.results import StudyResults, TrialRecord
+
+logger = logging.getLogger(__name__)
+
+_FAILURES = (TrialStatus.FAILED, TrialStatus.TIMED_OUT, TrialStatus.NODE_LOST)
+_METRICS = (
+    names.SAMPLES_PER_SECOND,
+    names.TOKENS_PER_SECOND,
+    names.STEP_TIME_S,
+    names.STEP_TIME_SPREAD_S,
+    names.NUM_STEPS,
+    names.RELATIVE_SPEED,
+    names.RELATIVE_SPEED_SPREAD,
+    names.REFERENCE_STEP_TIME_S,
+    names.FORWARD_TIME_S,
+    names.BACKWARD_TIME_S,
+    names.RECOMPUTE_TIME_S,
+    names.OPTIMIZER_TIME_S,
+    names.RECOMPUTED_FLOPS_RATIO,
+    names.PEAK_MEMORY_BYTES,
+    names.PEAK_ALLOCATED_BYTES,
+    names.PEAK_RESERVED_BYTES,
+    names.PREDICTED_PEAK_MEMORY_BYTES,
+    names.PREDICTED_STEP_TIME_S,
+    names.WALL_TIME_S,
+)
+
+
+class MlflowListener:
+    """Shows each trial in MLflow as it starts and ends.
+
+    Args:
+        results: Gives the study's results as they stand; asked after a trial has ended.
+    """
+
+    def __init__(self, recorder: StudyRecorder, results: Callable[[], StudyResults]) -> None:
+        self._recorder = recorder
+        self._results = results
+        self._details: dict[int, str] = {}
+        self._is_in_trouble = False
+
+    def started(self, trial_number: int, policy: RecomputePolicy) -> None:
+        self._try(lambda: self._recorder.start_trial(trial_number, name=f"{trial_number}: {policy.summary()}"))
+
+    def finished(self, result: TrialResult, score: Score) -> None:
+        if result.detail is not None:
+            self._details[result.trial_number] = result.detail
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Records every trial that is not recorded yet and moves the tags that depend on the others."""
+
+        def record_all() -> None:
+            recorded = self._recorder.recorded_trials()
+            for trial in self._results().trials:
+                if trial.number not in recorded:
+                    self._record(trial)
+                self._recorder.update_trial_tags(trial.number, _moving_tags(trial))
+
+        self._try(record_all)
+
+    def finish(self, *, texts: Mapping[str, str], markdown: str) -> None:
+        """Completes the study's own run: its files, its table and the sentence on top."""
+        results = self._results()
+
+        def complete() -> None:
+            best = results.best
+            self._recorder.record_study(
+                metrics={
+                    names.NUM_TRIALS: len(results.trials),
+                    names.NUM_FEASIBLE_TRIALS: sum(trial.feasible for trial in results.trials),
+                    names.NUM_FRONT_TRIALS: len(results.front),
+                },
+                tags={
+                    names.STATUS: results.status,
+                    names.STOP_REASON: results.stop_reason or "",
+                    names.BEST_TRIAL: "none" if best is None else str(best),
+                },
+                texts=texts,
+            )
+            self._recorder.record_table(names.TRIALS_FILE, _TABLE_COLUMNS, [_table_row(t) for t in results.trials])
+            self._recorder.describe_study(markdown)
+            outcomes = {"finished": RunOutcome.FINISHED, "failed": RunOutcome.FAILED}
+            self._recorder.finish(outcomes.get(results.status, RunOutcome.KILLED))
+
+        self.catch_up()
+        self._try(complete)
+
+    def _record(self, trial: TrialRecord) -> None:
+        data = trial.model_dump(mode="json")
+        memory, proof = trial.memory_bytes, trial.verification
+        metrics = {name: data[name] for name in _METRICS}
+        if memory is not None:
+            metrics |= {f"memory_bytes.{kind}": float(size) for kind, size in memory.model_dump().items()}
+        if proof is not None:
+            metrics[names.VERIFICATION_MAX_RELATIVE_ERROR] = proof.max_relative_error
+            metrics[names.VERIFICATION_TOLERANCE] = proof.tolerance
+            metrics[names.VERIFICATION_NUM_STEPS] = proof.num_steps
+        texts = {names.POLICY_FILE: dump_yaml(trial.policy)}
+        if trial.number in self._details:
+            texts[names.DETAIL_FILE] = self._details.pop(trial.number)
+        started_at_s = _seconds(trial.started_at)
+        self._recorder.record_trial(
+            trial.number,
+            outcome=_outcome(trial.status),
+            name=f"{trial.number}: {trial.policy_summary}",
+            params=_params(trial),
+            metrics=metrics,
+            tags={**_fixed_tags(trial), **_moving_tags(trial)},
+            texts=texts,
+            started_at_s=started_at_s,
+            ended_at_s=None if started_at_s is None else started_at_s + (trial.wall_time_s or 0.0),
+        )
+
+    def _try(self, record: Callable[[], object]) -> None:
+        try:
+            record()
+        except TrackingError as error:
+            if not self._is_in_trouble:
+                logger.warning("MLflow: %s; the search goes on and records again later", error)
+            self._is_in_trouble = True
+            return
+        if self._is_in_trouble:
+            logger.warning("MLflow: recording works again")
+        self._is_in_trouble = False
+
+
+_TABLE_COLUMNS = (
+    "trial",
+    "policy",
+    "status",
+    "verdict",
+    "feasible",
+    "on_front",
+    "is_best",
+    "micro_batch_size",
+    "gradient_accumulation_steps",
+    "samples_per_second",
+    "tokens_per_second",
+    "relative_speed",
+    "peak_memory_bytes",
+    "reason",
+)
+
+
+def _table_row(trial: TrialRecord) -> list[object]:
+    return [
+        trial.number,
+        trial.policy_summary,
+        trial.status.value,
+        trial.verification.verdict.value if trial.verification is not None else None,
+        trial.feasible,
+        trial.on_front,
+        trial.is_best,
+        trial.micro_batch_size,
+        trial.gradient_accumulation_steps,
+        trial.samples_per_second,
+        trial.tokens_per_second,
+        trial.relative_speed,
+        trial.peak_memory_bytes,
+        trial.reason or trial.infeasible_reason,
+    ]
+
+
+def _params(trial: TrialRecord) -> dict[str, str | int | float | bool]:
+    policy = trial.to_policy()
+    params: dict[str, str | int | float | bool] = {
+        names.POLICY_KEY: trial.policy_key,
+        names.POLICY_SUMMARY: trial.policy_summary,
+        names.MICRO_BATCH_SIZE: trial.micro_batch_size,
+        names.GRADIENT_ACCUMULATION_STEPS: trial.gradient_accumulation_steps,
+        names.DATA_PARALLEL_DEGREE: trial.data_parallel_degree,
+        names.GLOBAL_BATCH_SIZE: trial.global_batch_size,
+        names.PRESERVE_RNG_STATE: policy.preserve_rng_state,
+    }
+    for placement in policy.placement:
+        actions = ", ".join(f"{region.first}-{region.last}: {region.action}" for region in placement.regions)
+        params[names.placement_param(placement.blocks)] = actions or "none"
+    return params
+
+
+def _fixed_tags(trial: TrialRecord) -> dict[str, str]:
+    tags: dict[str, str | None] = {
+        names.STATUS: trial.status.value,
+        names.REASON: trial.reason,
+        names.NODE: trial.node,
+        names.DEVICE: trial.device,
+    }
+    if trial.verification is not None:
+        tags[names.VERDICT] = trial.verification.verdict.value
+        tags[names.VERIFICATION_REASON] = trial.verification.reason
+        tags[names.VERIFICATION_REFERENCE] = trial.verification.reference
+        tags[names.VERIFICATION_WORST_TENSOR] = trial.verification.worst_tensor
+    return {name: value for name, value in tags.items() if value is not None}
+
+
+def _moving_tags(trial: TrialRecord) -> dict[str, bool]:
+    return {names.FEASIBLE: trial.feasible, names.ON_FRONT: trial.on_front, names.IS_BEST: trial.is_best}
+
+
+def _outcome(status: TrialStatus) -> RunOutcome:
+    if status is TrialStatus.CANCELLED:
+        return RunOutcome.KILLED
+    return RunOutcome.FAILED if status in _FAILURES else RunOutcome.FINISHED
+
+
+def _seconds(started_at: str | None) -> float | None:
+    return None if started_at is None else datetime.datetime.fromisoformat(started_at).timestamp()

@@ -1,0 +1,109 @@
+"""report.html: the answer, the front and all trials on one page that opens without a network."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+
+from tuner.front_figure import FrontTrial, draw_front, front_points
+from tuner.memory_size import format_bytes
+from tuner.results import StudyResults, TrialRecord
+from tuner.summary import StudySummary, spread_ratio, throughput_text
+
+_STYLE = """
+:root { color-scheme: light dark; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
+table { border-collapse: collapse; font-size: 0.9rem; }
+th, td { text-align: left; padding: 0.3rem 0.7rem; border-bottom: 1px solid #8884; vertical-align: top; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+tr.best td { font-weight: bold; }
+.scroll { overflow-x: auto; }
+"""
+
+
+def front_trials(results: StudyResults) -> list[FrontTrial]:
+    """The study's trials as the figure of the front takes them."""
+    return [
+        FrontTrial(
+            number=trial.number,
+            status=trial.status.value,
+            policy_summary=trial.policy_summary,
+            micro_batch_size=trial.micro_batch_size,
+            gradient_accumulation_steps=trial.gradient_accumulation_steps,
+            feasible=trial.feasible,
+            on_front=trial.on_front,
+            is_best=trial.is_best,
+            samples_per_second=trial.samples_per_second,
+            tokens_per_second=trial.tokens_per_second,
+            relative_speed=trial.relative_speed,
+            peak_memory_bytes=trial.peak_memory_bytes,
+            verdict=trial.verification.verdict.value if trial.verification is not None else None,
+            reason=trial.reason,
+            is_baseline=trial.is_baseline,
+        )
+        for trial in results.trials
+    ]
+
+
+def front_html(results: StudyResults) -> str:
+    """The front as a page of its own that one can hover over."""
+    figure = draw_front(front_points(front_trials(results), memory_cap_bytes=results.memory_cap_bytes))
+    return str(figure.to_html(include_plotlyjs=True, full_html=True))
+
+
+def report_html(results: StudyResults, summary: StudySummary) -> str:
+    """The whole report."""
+    figure = draw_front(front_points(front_trials(results), memory_cap_bytes=results.memory_cap_bytes))
+    parts = [
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>",
+        f"<title>{html.escape(results.study)}</title><style>{_STYLE}</style></head><body>",
+        f"<h1>{html.escape(results.study)}</h1>",
+        *(f"<p>{html.escape(sentence)}</p>" for sentence in summary.sentences),
+        _asked(results),
+        "<h2>Speed and memory</h2>",
+        str(figure.to_html(include_plotlyjs=True, full_html=False)),
+        "<h2>All trials</h2>",
+        _trials(results.trials),
+        "<h2>Environment</h2>",
+        _pairs(results.environment.items()),
+        "</body></html>",
+    ]
+    return "\n".join(parts)
+
+
+def _asked(results: StudyResults) -> str:
+    model = results.model
+    lists = "; ".join(f"{b.path}: {b.num_blocks} x {b.kind}" for b in model.block_lists) or "none found"
+    stopped = f"Stopped because {results.stop_reason}." if results.stop_reason else ""
+    return (
+        f"<p>Asked: {html.escape(model.model_class)} with {model.num_parameters:,} parameters (blocks: "
+        f"{html.escape(lists)}) within {format_bytes(results.memory_cap_bytes)}. {html.escape(stopped)}</p>"
+    )
+
+
+def _trials(trials: Sequence[TrialRecord]) -> str:
+    titles = ("trial", "status", "policy", "throughput", "spread", "peak", "proof", "note")
+    head = "".join(f"<th>{title}</th>" for title in titles)
+    return f"<div class='scroll'><table><tr>{head}</tr>{''.join(map(_trial_row, trials))}</table></div>"
+
+
+def _trial_row(trial: TrialRecord) -> str:
+    spread = spread_ratio(trial)
+    cells = (
+        ("number", str(trial.number)),
+        ("", trial.status.value),
+        ("", trial.policy_summary),
+        ("number", "" if trial.samples_per_second is None else throughput_text(trial)),
+        ("number", "" if spread is None else f"{spread:.1%}"),
+        ("number", "" if trial.peak_memory_bytes is None else format_bytes(trial.peak_memory_bytes)),
+        ("", "" if trial.verification is None else trial.verification.verdict.value),
+        ("", "best" if trial.is_best else "on the front" if trial.on_front else trial.infeasible_reason or ""),
+    )
+    row = "".join(f"<td class='{kind}'>{html.escape(text)}</td>" for kind, text in cells)
+    return f"<tr class='{'best' if trial.is_best else ''}'>{row}</tr>"
+
+
+def _pairs(pairs: Iterable[tuple[str, object]]) -> str:
+    rows = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>" for name, value in pairs)
+    return f"<div class='scroll'><table>{rows}</table></div>"

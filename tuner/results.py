@@ -1,0 +1,247 @@
+"""results.json: what a study leaves for programs. Built from trial results, read back by every other command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from runners.trial import MemoryByKind, ModelInspection, TrialResult, TrialStatus, Verification
+from search_spaces.policy import PolicyError, RecomputePolicy, policy_from_dict, policy_to_dict
+from tuner.objective import Objective
+from tuner.pareto import find_winner, pareto_front
+from tuner.user_error import UserError
+
+RESULTS_SCHEMA_VERSION = 1
+
+StudyStatus = Literal["running", "finished", "interrupted", "failed"]
+
+
+class ResultsError(UserError):
+    """A results file that cannot be read; the message is one line for the user."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, protected_namespaces=())
+
+
+class TrialRecord(_Record):
+    """One trial in results.json: what was measured, and what the study makes of it. Absent is null."""
+
+    number: int
+    status: TrialStatus
+    reason: str | None
+    feasible: bool
+    infeasible_reason: str | None
+    on_front: bool
+    is_best: bool
+    is_baseline: bool
+    policy: dict[str, Any]
+    policy_key: str
+    policy_summary: str
+    micro_batch_size: int
+    gradient_accumulation_steps: int
+    data_parallel_degree: int
+    global_batch_size: int
+    samples_per_second: float | None
+    tokens_per_second: float | None
+    step_time_s: float | None
+    step_time_spread_s: float | None
+    num_steps: int | None
+    relative_speed: float | None
+    relative_speed_spread: float | None
+    reference_step_time_s: float | None
+    forward_time_s: float | None
+    backward_time_s: float | None
+    recompute_time_s: float | None
+    optimizer_time_s: float | None
+    recomputed_flops_ratio: float | None
+    peak_memory_bytes: int | None
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    memory_bytes: MemoryByKind | None
+    predicted_peak_memory_bytes: int | None
+    predicted_step_time_s: float | None
+    verification: Verification | None
+    node: str | None
+    device: str | None
+    worker_pid: int | None
+    started_at: str | None
+    wall_time_s: float | None
+
+    def to_policy(self) -> RecomputePolicy:
+        """The policy that was tried.
+
+        Raises:
+            PolicyError: The file was edited into something that is no policy.
+        """
+        return policy_from_dict(self.policy)
+
+
+class BlockListRecord(_Record):
+    """One list of blocks in results.json."""
+
+    path: str
+    kind: str
+    num_blocks: int
+    units: dict[str, str]
+    aliases: list[list[int]]
+    segment_refusal: str | None
+
+
+class ModelRecord(_Record):
+    """The model in results.json."""
+
+    model_class: str
+    num_parameters: int
+    tokens_per_sample: int | None
+    has_own_recompute: bool
+    block_lists: list[BlockListRecord]
+    notes: list[str]
+
+
+class StudyResults(_Record):
+    """The whole of results.json."""
+
+    schema_version: int
+    study: str
+    status: StudyStatus
+    stop_reason: str | None
+    memory_cap_bytes: int
+    search: dict[str, Any]
+    environment: dict[str, Any]
+    model: ModelRecord
+    baseline: TrialRecord | None
+    trials: list[TrialRecord]
+    front: list[int]
+    best: int | None
+
+    def trial(self, number: int) -> TrialRecord | None:
+        return next((trial for trial in self.trials if trial.number == number), None)
+
+    def best_trial(self) -> TrialRecord | None:
+        return None if self.best is None else self.trial(self.best)
+
+    def front_trials(self) -> list[TrialRecord]:
+        """Trials of the front, the fastest first."""
+        found = (self.trial(number) for number in self.front)
+        return [trial for trial in found if trial is not None]
+
+    def to_json(self) -> str:
+        return json.dumps(self.model_dump(mode="json"), indent=1, allow_nan=False) + "\n"
+
+
+def build_results(
+    *,
+    study: str,
+    status: StudyStatus,
+    stop_reason: str | None,
+    search: Mapping[str, Any],
+    inspection: ModelInspection,
+    environment: Mapping[str, Any],
+    results: Sequence[TrialResult],
+    baseline_key: str,
+    objective: Objective,
+) -> StudyResults:
+    """Everything that is known of a study now.
+
+    Args:
+        search: The resolved search file, without credentials.
+        results: In any order; written by trial number.
+        baseline_key: Key of the plain policy that everything is compared with.
+    """
+    ordered = sorted(results, key=lambda result: result.trial_number)
+    front = [result.trial_number for result in pareto_front(ordered, objective)]
+    winner = find_winner(ordered, objective)
+    best = None if winner is None else winner.result.trial_number
+    trials = [
+        trial_record(result, objective, on_front=set(front), best=best, baseline_key=baseline_key) for result in ordered
+    ]
+    baseline = [trial for trial in trials if trial.is_baseline]
+    return StudyResults(
+        schema_version=RESULTS_SCHEMA_VERSION,
+        study=study,
+        status=status,
+        stop_reason=stop_reason,
+        memory_cap_bytes=objective.memory_cap_bytes,
+        search=dict(search),
+        environment=dict(environment),
+        model=_model_record(inspection),
+        baseline=baseline[-1] if baseline else None,
+        trials=trials,
+        front=front,
+        best=best,
+    )
+
+
+def trial_record(
+    result: TrialResult, objective: Objective, *, on_front: set[int], best: int | None, baseline_key: str
+) -> TrialRecord:
+    """One trial as results.json and MLflow show it."""
+    score = objective.score(result)
+    policy = result.policy
+    measured = result.model_dump(exclude={"trial_number", "policy", "detail", "verification", "memory_bytes"})
+    return TrialRecord(
+        number=result.trial_number,
+        feasible=score.feasible,
+        infeasible_reason=score.infeasible_reason,
+        on_front=result.trial_number in on_front,
+        is_best=result.trial_number == best,
+        is_baseline=policy.key == baseline_key,
+        policy=policy_to_dict(policy),
+        policy_key=policy.key,
+        policy_summary=policy.summary(),
+        micro_batch_size=policy.batch.micro_batch_size,
+        gradient_accumulation_steps=policy.batch.gradient_accumulation_steps,
+        data_parallel_degree=policy.batch.data_parallel_degree,
+        global_batch_size=policy.batch.global_batch_size,
+        predicted_peak_memory_bytes=None,
+        predicted_step_time_s=None,
+        memory_bytes=result.memory_bytes,
+        verification=result.verification,
+        **measured,
+    )
+
+
+def read_results(path: Path) -> StudyResults:
+    """Reads results.json.
+
+    Raises:
+        ResultsError: There is none, or it is not one; the message says what to do.
+    """
+    try:
+        return StudyResults.model_validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise ResultsError(f"{path} does not exist; a study writes it, so name one that has run") from error
+    except OSError as error:
+        raise ResultsError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValidationError, PolicyError) as error:
+        first = str(error).splitlines()[1:3] if isinstance(error, ValidationError) else [str(error)]
+        raise ResultsError(
+            f"{path} is not a results file of this release ({' '.join(' '.join(first).split())}); run the study again"
+        ) from error
+
+
+def _model_record(inspection: ModelInspection) -> ModelRecord:
+    shape = inspection.shape
+    return ModelRecord(
+        model_class=inspection.model_class,
+        num_parameters=shape.num_parameters,
+        tokens_per_sample=inspection.tokens_per_sample,
+        has_own_recompute=inspection.has_own_recompute,
+        block_lists=[
+            BlockListRecord(
+                path=blocks.path,
+                kind=blocks.kind,
+                num_blocks=blocks.num_blocks,
+                units=dict(blocks.units),
+                aliases=[list(group) for group in blocks.aliases],
+                segment_refusal=blocks.segment_refusal,
+            )
+            for blocks in shape.block_lists
+        ],
+        notes=list(shape.notes),
+    )

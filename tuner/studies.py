@@ -1,0 +1,33 @@
+"""Finds a finished or running study by its name or folder."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from tuner.results import ResultsError, StudyResults, read_results
+
+RESULTS_FILE = "results.json"
+
+
+def find_study(study: str, *, output_dir: Path) -> tuple[Path, StudyResults]:
+    """The folder and the results of a study.
+
+    Args:
+        study: Its name below ``output_dir``, its folder, or its results.json.
+
+    Raises:
+        ResultsError: There is no such study; the message lists those that exist.
+    """
+    named = Path(study)
+    for folder in (named.parent if named.name == RESULTS_FILE else named, output_dir / study):
+        if (folder / RESULTS_FILE).is_file():
+            return folder, read_results(folder / RESULTS_FILE)
+    known = sorted(path.parent.name for path in output_dir.glob(f"*/{RESULTS_FILE}"))
+    near = difflib.get_close_matches(study, known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    have = ", ".join(known) if known else "none"
+    raise ResultsError(
+        f"STUDY is {study!r}, which is neither a study in {output_dir} nor a folder with {RESULTS_FILE} "
+        f"(studies there: {have}){hint}; name one, or its folder, or another --output-dir"
+    )

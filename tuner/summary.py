@@ -1,0 +1,185 @@
+"""What a study found, in the few sentences that a person wants first. Data and words only; drawing is elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from runners.trial import TrialStatus, Verdict
+from search_spaces.policy import BLOCK
+from tuner.memory_size import format_bytes
+from tuner.pareto import Ratio, compare
+from tuner.results import StudyResults, TrialRecord
+
+
+@dataclass(frozen=True)
+class StudySummary:
+    """The trials that a reader compares, and what to say of them.
+
+    Attributes:
+        baseline: No recompute at the largest micro-batch, feasible or not; None where it was not measured.
+        best_plain: The fastest feasible trial without recompute; None where plain training does not fit at all.
+        recompute_all: Recompute of every block, the fastest feasible one if there is one; None where not measured.
+        winner: The best trial; None where nothing is feasible.
+        ties: Feasible trials as fast as the winner within the spread.
+        sentences: The answer, most important first.
+    """
+
+    baseline: TrialRecord | None
+    best_plain: TrialRecord | None
+    recompute_all: TrialRecord | None
+    winner: TrialRecord | None
+    ties: tuple[TrialRecord, ...]
+    sentences: tuple[str, ...]
+
+
+def summarize(results: StudyResults) -> StudySummary:
+    """The answer of a study as it stands."""
+    measured = [trial for trial in results.trials if trial.samples_per_second is not None]
+    plain = [trial for trial in measured if not trial.to_policy().recomputes]
+    everything = [trial for trial in measured if _recomputes_every_block(trial)]
+    winner = results.best_trial()
+    summary = StudySummary(
+        baseline=results.baseline,
+        best_plain=_fastest(trial for trial in plain if trial.feasible),
+        recompute_all=_fastest(trial for trial in everything if trial.feasible) or _fastest(everything),
+        winner=winner,
+        ties=() if winner is None else tuple(trial for trial in measured if _ties_with(winner, trial)),
+        sentences=(),
+    )
+    sentences = _no_answer(results) if winner is None else _answer(results, summary, winner)
+    return StudySummary(**{**vars(summary), "sentences": tuple(sentences)})
+
+
+def speed_against(trial: TrialRecord, other: TrialRecord | None) -> Ratio | None:
+    """How many times as fast the trial is; None where one of the two has no speed."""
+    return None if other is None else compare(trial, other)
+
+
+def throughput_text(trial: TrialRecord) -> str:
+    """``5,123 tokens/s`` or, where samples are no sequences, ``12.5 samples/s``; with its spread where known."""
+    if trial.tokens_per_second is not None:
+        text = f"{trial.tokens_per_second:,.0f} tokens/s"
+    elif trial.samples_per_second is not None:
+        text = f"{trial.samples_per_second:,.4g} samples/s"
+    else:
+        return "not measured"
+    spread = spread_ratio(trial)
+    return text if spread is None else f"{text} (+-{spread:.1%})"
+
+
+def spread_ratio(trial: TrialRecord) -> float | None:
+    """Standard error of the trial's speed over the speed: of the relative speed where there is a reference."""
+    if trial.relative_speed is not None and trial.relative_speed_spread is not None:
+        return trial.relative_speed_spread / trial.relative_speed
+    if trial.step_time_s is not None and trial.step_time_spread_s is not None:
+        return trial.step_time_spread_s / trial.step_time_s
+    return None
+
+
+def ratio_text(ratio: Ratio) -> str:
+    """``1.23x`` or, with a known spread, ``1.23x +-0.02``."""
+    return f"{ratio.value:.2f}x" if ratio.standard_error is None else f"{ratio.value:.2f}x +-{ratio.standard_error:.2f}"
+
+
+def _answer(results: StudyResults, summary: StudySummary, winner: TrialRecord) -> Iterable[str]:
+    cap = results.memory_cap_bytes
+    peak = winner.peak_memory_bytes or 0
+    proof = winner.verification
+    proven = "proven to train the same model" if proof is not None and proof.verdict is Verdict.MATCH else "NOT proven"
+    yield (
+        f"Best within {format_bytes(cap)}: trial {winner.number}, {winner.policy_summary}: {throughput_text(winner)}, "
+        f"peak {format_bytes(peak)} ({peak / cap:.0%} of the cap), {proven}."
+    )
+    yield from _against_plain(summary, winner)
+    yield from _against_recompute_all(summary, winner)
+    if summary.ties:
+        listed = ", ".join(str(trial.number) for trial in summary.ties[:5])
+        more = f" and {len(summary.ties) - 5} more" if len(summary.ties) > 5 else ""
+        yield (
+            f"As fast within the spread: trial {listed}{more}; of those that tie, less memory wins, then the simpler "
+            "policy."
+        )
+
+
+def _against_plain(summary: StudySummary, winner: TrialRecord) -> Iterable[str]:
+    plain, baseline = summary.best_plain, summary.baseline
+    if plain is not None and plain.number == winner.number:
+        yield "No recompute is the best answer here: no placement was faster within the cap."
+    elif plain is not None:
+        ratio = speed_against(winner, plain)
+        if ratio is not None and (ratio.is_tie or ratio.value < 1):
+            yield (
+                f"No meaningful gain: plain training at micro-batch {plain.micro_batch_size} fits as well and is as "
+                f"fast within the spread ({ratio_text(ratio)})."
+            )
+        elif ratio is not None:
+            yield (
+                f"Against plain training that fits (trial {plain.number}, {plain.policy_summary}): "
+                f"{ratio_text(ratio)} its speed."
+            )
+    elif baseline is not None:
+        yield "Plain training does not fit at any micro-batch size that was tried."
+    if baseline is not None and baseline.number not in (winner.number, plain.number if plain is not None else -1):
+        ratio = speed_against(winner, baseline)
+        if ratio is not None and baseline.peak_memory_bytes:
+            share = (winner.peak_memory_bytes or 0) / baseline.peak_memory_bytes
+            fits = "" if baseline.feasible else ", which does not fit"
+            yield (
+                f"Against the plain baseline (trial {baseline.number}, {baseline.policy_summary}, peak "
+                f"{format_bytes(baseline.peak_memory_bytes)}{fits}): {ratio_text(ratio)} its speed at {share:.0%} of "
+                "its memory."
+            )
+        elif baseline.status is TrialStatus.OUT_OF_MEMORY:
+            yield f"The plain baseline ({baseline.policy_summary}) runs out of memory."
+
+
+def _against_recompute_all(summary: StudySummary, winner: TrialRecord) -> Iterable[str]:
+    other = summary.recompute_all
+    if other is None or other.number == winner.number:
+        return
+    ratio = speed_against(winner, other)
+    if ratio is not None:
+        fits = "" if other.feasible else ", not feasible"
+        yield (
+            f"Against recomputing every block (trial {other.number}, {other.policy_summary}{fits}): "
+            f"{ratio_text(ratio)} its speed."
+        )
+
+
+def _no_answer(results: StudyResults) -> Iterable[str]:
+    cap = format_bytes(results.memory_cap_bytes)
+    if not results.trials:
+        yield "No trial has finished yet."
+        return
+    measured = [trial for trial in results.trials if trial.peak_memory_bytes is not None]
+    fitting = [t for t in measured if (t.peak_memory_bytes or 0) <= results.memory_cap_bytes]
+    if fitting:
+        yield f"No feasible placement within {cap}: {len(fitting)} fit, but none is proven to train the same model."
+        yield f"Trial {fitting[0].number}: {fitting[0].infeasible_reason}."
+    elif measured:
+        least = min(measured, key=lambda trial: trial.peak_memory_bytes or 0)
+        yield (
+            f"No placement is feasible: the least memory measured is {format_bytes(least.peak_memory_bytes or 0)} "
+            f"(trial {least.number}, {least.policy_summary}), and the cap is {cap}."
+        )
+        yield "Raise memory_cap, allow smaller micro-batches or more actions, or shrink what no placement can drop."
+    else:
+        yield f"No trial could be measured; the first one: {results.trials[0].reason}"
+
+
+def _ties_with(winner: TrialRecord, trial: TrialRecord) -> bool:
+    ratio = speed_against(trial, winner)
+    return trial.feasible and trial.number != winner.number and ratio is not None and ratio.is_tie
+
+
+def _recomputes_every_block(trial: TrialRecord) -> bool:
+    placement = trial.to_policy().placement
+    return bool(placement) and all(set(entry.actions()) == {BLOCK} for entry in placement)
+
+
+def _fastest(trials: Iterable[TrialRecord]) -> TrialRecord | None:
+    def speed(trial: TrialRecord) -> float:
+        return trial.relative_speed or trial.samples_per_second or 0.0
+
+    return max(trials, key=speed, default=None)
