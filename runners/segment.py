@@ -33,18 +33,24 @@ class Segment:
         self.names = names
         self.region = region
         self.shared_call: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self.shared_versions: list[int] = []
         self.outputs: list[Any] = []
         self.handed_out: tuple[torch.Tensor, int] | None = None
 
     def start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.outputs = []
         if not torch.is_grad_enabled():
             self.shared_call = None
             return self.originals[0](*args, **kwargs)
         self.shared_call = (args, kwargs)
         self.outputs = list(reversed(self.region.run(self.run_chain, args, kwargs)))
+        self.shared_versions = _versions(args, kwargs)
         return self._hand_out(self.names[0])
 
     def run_chain(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        if self.outputs:  # Only in backward: the forward pass has not asked for them all.
+            skipped = self.names[-len(self.outputs)]
+            raise SegmentError(f"{skipped} was not called after {self.names[0]}, so they cannot be one segment")
         outputs = [self.originals[0](*args, **kwargs)]
         for original, name in zip(self.originals[1:], self.names, strict=False):
             next_args, next_kwargs = _with_hidden(args, kwargs, _hidden(outputs[-1], name))
@@ -59,6 +65,8 @@ class Segment:
                 )
             return self.originals[position](*args, **kwargs)
         name, before = self.names[position], self.names[position - 1]
+        if not torch.is_grad_enabled():
+            raise SegmentError(f"{name} is called under no_grad and {before} is not, so they cannot be one segment")
         if len(self.outputs) != len(self.originals) - position or self.handed_out is None:
             raise SegmentError(f"{name} was called out of turn inside the segment {self.region.name}")
         expected, version = self.handed_out
@@ -67,7 +75,7 @@ class Segment:
             raise SegmentError(
                 f"{name} does not receive the output of {before} unchanged, so they cannot be one segment"
             )
-        if expected._version != version:
+        if _version(expected) != version:
             raise SegmentError(
                 f"the output of {before} was edited in place before {name}, so they cannot be one segment"
             )
@@ -76,13 +84,15 @@ class Segment:
             raise SegmentError(
                 f"{name} receives another {differing} than {self.names[0]}, so they cannot be one segment"
             )
+        if _versions(args, kwargs) != self.shared_versions:
+            raise SegmentError(f"an argument of {name} was edited in place before it, so they cannot be one segment")
         return self._hand_out(name)
 
     def _hand_out(self, name: str) -> Any:
         output = self.outputs.pop()
         if self.outputs:
             hidden = _hidden(output, name)
-            self.handed_out = (hidden, hidden._version)
+            self.handed_out = (hidden, _version(hidden))
         else:
             self.shared_call, self.handed_out = None, None
         return output
@@ -117,6 +127,16 @@ def _hidden(output: Any, name: str) -> torch.Tensor:
     if not isinstance(hidden, torch.Tensor):
         raise SegmentError(f"{name} returns {type(hidden).__name__} and no tensor, so it cannot be part of a segment")
     return hidden
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """How often the tensor was edited in place; 0 where that is not tracked: in compiled code, in inference mode."""
+    return 0 if torch.compiler.is_compiling() or tensor.is_inference() else tensor._version
+
+
+def _versions(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
+    """Versions of the tensors among the arguments, the hidden state apart."""
+    return [_version(value) for value in (*args, *kwargs.values())[1:] if isinstance(value, torch.Tensor)]
 
 
 def _with_hidden(
