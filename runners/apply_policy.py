@@ -61,6 +61,7 @@ def apply_policy(
         PolicyError: The model has no such list of blocks, or the list differs from the one the policy was made for.
             The model is unchanged then.
     """
+    _refuse_second_policy(model)
     regions: dict[tuple[int, str], _Replacement] = {}
     for placement in policy.placement:
         for replacement in _replacements(model, placement, policy.preserve_rng_state, observer):
@@ -83,10 +84,15 @@ class _Replacement:
     name: str
 
 
+def _refuse_second_policy(model: nn.Module) -> None:
+    """Also where the two would meet at no module: recompute inside recompute is never what two policies mean."""
+    for name, module in model.named_modules():
+        if any(isinstance(value, RecomputedCall | SegmentHead | SegmentMember) for value in vars(module).values()):
+            raise PolicyError(f"{name} is already recomputed by a policy applied before; undo that one first")
+
+
 def _add_once(regions: dict[tuple[int, str], _Replacement], item: _Replacement) -> None:
     key = (id(item.owner), item.attribute)
-    if isinstance(vars(item.owner).get(item.attribute), RecomputedCall | SegmentHead | SegmentMember):
-        raise PolicyError(f"{item.name} is already recomputed by a policy applied before; undo that one first")
     known = regions.get(key)
     if known is not None and not (isinstance(known.call, RecomputedCall) and isinstance(item.call, RecomputedCall)):
         raise PolicyError(f"{known.name} and {item.name} are one module; a segment cannot hold it twice")
