@@ -78,30 +78,34 @@ class Objective:
         return Score(None, None, self.proof_required, _failure(result))
 
     def _score_completed(self, result: TrialResult) -> Score:
-        speed = _positive(result.relative_speed if self.has_reference else result.samples_per_second)
         peak = result.peak_memory_bytes
-        unproven = self._unproven_reason(result)
+        unproven = self._is_unproven(result)
         if peak is None or _positive(result.samples_per_second) is None:
             missing = "peak memory" if peak is None else "throughput"
-            return Score(None, None, unproven is not None, f"its {missing} was not measured")
+            return Score(None, None, unproven, f"its {missing} was not measured")
         overshoot = self._overshoot(peak)
-        over_cap = f"its peak is {overshoot:.1%} over the cap" if overshoot > 0 else None
-        reason = over_cap if unproven is None else unproven
+        reason = _why_infeasible(result, overshoot, unproven)
+        speed = _positive(result.relative_speed if self.has_reference else result.samples_per_second)
         if speed is None:
-            return Score(None, None, unproven is not None, reason)
-        return Score((speed, float(peak)), overshoot, unproven is not None, reason)
+            return Score(None, None, unproven, reason)
+        return Score((speed, float(peak)), overshoot, unproven, reason)
 
     def _overshoot(self, peak_bytes: int) -> float:
         return (peak_bytes - self.memory_cap_bytes) / self.memory_cap_bytes
 
-    def _unproven_reason(self, result: TrialResult) -> str | None:
-        proof = result.verification
-        if proof is not None and proof.verdict is Verdict.MISMATCH:
-            return f"it trains another model: {proof.reason}" if proof.reason else "it trains another model"
-        if not self.proof_required or (proof is not None and proof.verdict is Verdict.MATCH):
-            return None
-        because = f": {proof.reason}" if proof is not None and proof.reason else ""
-        return f"it is not proven to train the same model{because}"
+    def _is_unproven(self, result: TrialResult) -> bool:
+        verdict = Verdict.UNVERIFIED if result.verification is None else result.verification.verdict
+        return verdict is Verdict.MISMATCH or (self.proof_required and verdict is not Verdict.MATCH)
+
+
+def _why_infeasible(result: TrialResult, overshoot: float, unproven: bool) -> str | None:
+    proof = result.verification
+    because = f": {proof.reason}" if proof is not None and proof.reason else ""
+    if proof is not None and proof.verdict is Verdict.MISMATCH:
+        return f"it trains another model{because}"
+    if overshoot > 0:
+        return f"its peak is {overshoot:.1%} over the cap"
+    return f"it is not proven to train the same model{because}" if unproven else None
 
 
 @dataclass(frozen=True)

@@ -31,20 +31,32 @@ def twelve_points() -> ProductSpace:
     return make_space("two_action", SearchChoices(shape, 4, (1, 2, 4), ("none", "block")))
 
 
+def six_points() -> ProductSpace:
+    """One block at three micro-batches; fewer than the random points that every sampler begins with."""
+    shape = ModelShape(1, (BlockList("h", "Block", 1),))
+    return make_space("two_action", SearchChoices(shape, 4, (1, 2, 4), ("none", "block")))
+
+
+#: What recompute of a block saves of its memory and adds to its time.
+SAVED = {"attention": 0.2, "mlp": 0.4, "block": 0.9}
+SLOWER = {"attention": 0.1, "mlp": 0.1, "block": 0.3}
+
+
 def measure(proposal: Proposal) -> TrialResult:
-    """Costs that add up: memory by micro-batch and kept blocks, time by recomputed blocks and micro-batches."""
+    """Costs that add up over blocks: memory by micro-batch and what is kept, time by recompute and micro-batches."""
     policy = proposal.policy
-    num_recomputed = sum(r.num_blocks for placement in policy.placement for r in placement.regions)
-    num_blocks = sum(placement.num_blocks for placement in policy.placement)
-    recomputed_ratio = num_recomputed / num_blocks if num_blocks else 0.0
-    step_time_s = 1 + 0.3 * recomputed_ratio + 0.1 * policy.batch.gradient_accumulation_steps
+    regions = [region for placement in policy.placement for region in placement.regions]
+    num_blocks = sum(placement.num_blocks for placement in policy.placement) or 1
+    kept = 1 - sum(SAVED[region.action] * region.num_blocks for region in regions) / num_blocks
+    slower = sum(SLOWER[region.action] * region.num_blocks for region in regions) / num_blocks
+    step_time_s = 1 + slower + 0.1 * policy.batch.gradient_accumulation_steps
     return TrialResult(
         trial_number=proposal.trial_number,
         policy=policy,
         status=TrialStatus.COMPLETED,
         samples_per_second=1 / step_time_s,
         relative_speed=1 / step_time_s,
-        peak_memory_bytes=int(100 + 200 * policy.batch.micro_batch_size * (1 - 0.9 * recomputed_ratio)),
+        peak_memory_bytes=int(100 + 200 * policy.batch.micro_batch_size * kept),
         verification=Verification(verdict=Verdict.MATCH),
     )
 
@@ -53,7 +65,7 @@ def tell(study: PolicyStudy, proposal: Proposal, status: TrialStatus = TrialStat
     result = measure(proposal)
     if status is not TrialStatus.COMPLETED:
         result = TrialResult(trial_number=proposal.trial_number, policy=proposal.policy, status=status)
-    assert study.tell(proposal.trial_number, status, OBJECTIVE.score(result))
+    assert study.tell(result, OBJECTIVE.score(result))
 
 
 def open_study(
@@ -81,56 +93,56 @@ class TestEverySampler:
         assert study.num_counted_trials() == 12
 
     def test_trials_in_flight_count_as_taken_and_may_be_told_in_any_order(self, name: str) -> None:
-        study = open_study(name, twelve_points())
-        in_flight = [study.ask() for _ in range(4)]
+        study = open_study(name, six_points())
+        in_flight = [study.ask() for _ in range(3)]
         finished = []
-        for _ in range(8):
+        for _ in range(3):
             proposal = in_flight.pop()
             tell(study, proposal)
             finished.append(proposal.policy)
             in_flight.insert(0, study.ask())
         with pytest.raises(SpaceExhausted, match="in flight"):
             study.ask()
-        assert len({*finished, *(proposal.policy for proposal in in_flight)}) == 12
+        assert len({*finished, *(proposal.policy for proposal in in_flight)}) == 6
 
     def test_the_same_seed_gives_the_same_trials(self, name: str) -> None:
-        first, second = (run(open_study(name, twelve_points(), seed=7), 11) for _ in range(2))
+        first, second = (run(open_study(name, six_points(), seed=7), 6) for _ in range(2))
         assert first == second
 
     def test_failed_and_timed_out_trials_are_neither_repeated_nor_fatal(self, name: str) -> None:
-        study = open_study(name, twelve_points())
+        study = open_study(name, six_points())
         tried = set()
-        for number in range(12):
+        for number in range(6):
             proposal = study.ask()
             tried.add(proposal.policy)
             tell(study, proposal, TrialStatus.FAILED if number % 2 else TrialStatus.TIMED_OUT)
-        assert len(tried) == 12
+        assert len(tried) == 6
 
     def test_what_did_not_fit_is_not_tried_again(self, name: str) -> None:
-        study = open_study(name, twelve_points())
+        study = open_study(name, six_points())
         tried = set()
-        for _ in range(12):
+        for _ in range(6):
             proposal = study.ask()
             tried.add(proposal.policy)
             over = (measure(proposal).peak_memory_bytes or 0) > CAP_BYTES
             tell(study, proposal, TrialStatus.OUT_OF_MEMORY if over else TrialStatus.COMPLETED)
-        assert len(tried) == 12
+        assert len(tried) == 6
 
     def test_a_cancelled_policy_comes_back(self, name: str) -> None:
-        study = open_study(name, twelve_points())
+        study = open_study(name, six_points())
         cancelled = study.ask()
         tell(study, cancelled, TrialStatus.CANCELLED)
-        assert cancelled.policy in run(study, 12)
-        assert study.num_counted_trials() == 12
+        assert cancelled.policy in run(study, 6)
+        assert study.num_counted_trials() == 6
 
     def test_enqueued_policies_come_first_and_once(self, name: str) -> None:
-        space = twelve_points()
+        space = six_points()
         study = open_study(name, space)
-        plain = list(space.policies())[3:6]
+        plain = list(space.policies())[2:5]
         assert [study.enqueue(policy) for policy in [*plain, plain[0]]] == [True, True, True, False]
         assert run(study, 3) == plain
         assert not study.enqueue(plain[1])
-        assert len({*plain, *run(study, 9)}) == 12
+        assert len({*plain, *run(study, 3)}) == 6
 
     def test_a_resumed_study_goes_on_as_if_it_had_not_stopped(self, name: str) -> None:
         whole = run(open_study(name, twelve_points(), seed=3), 11)
@@ -141,13 +153,13 @@ class TestEverySampler:
 
     def test_a_killed_driver_leaves_nothing_taken(self, name: str) -> None:
         storage = InMemoryStorage()
-        killed = open_study(name, twelve_points(), storage=storage)
-        finished = run(killed, 4)
+        killed = open_study(name, six_points(), storage=storage)
+        finished = run(killed, 2)
         interrupted = killed.ask()
-        study = open_study(name, twelve_points(), storage=storage)
-        assert study.close_interrupted() == [interrupted]
-        assert study.close_interrupted() == []
-        assert len({*finished, *run(study, 8)}) == 12
+        study = open_study(name, six_points(), storage=storage)
+        assert study.close_interrupted(OBJECTIVE.score) == [interrupted]
+        assert study.close_interrupted(OBJECTIVE.score) == []
+        assert len({*finished, *run(study, 4)}) == 6
         with pytest.raises(SpaceExhausted, match="every policy was tried"):
             study.ask()
 
@@ -160,24 +172,26 @@ class TestEverySampler:
         assert study.num_counted_trials() == 1
 
 
-@pytest.mark.parametrize("name", ["tpe", "nsga2"])
-def test_samplers_that_learn_find_feasible_points_more_often_than_random(name: str) -> None:
-    assert num_feasible(name) > 1.3 * num_feasible("random")
+@pytest.mark.parametrize(("name", "factor"), [("tpe", 1.5), ("nsga2", 1.2)])
+def test_samplers_that_learn_find_feasible_points_more_often_than_random(name: str, factor: float) -> None:
+    assert num_feasible(name) > factor * num_feasible("random")
 
 
 def num_feasible(name: str) -> int:
-    """Feasible ones among 40 trials each of three seeds, under a cap that most of the 264 policies break."""
-    objective = Objective(memory_cap_bytes=330)
+    """Feasible ones among 40 trials each of three seeds, under a cap that one in thirteen of 2224 policies keeps."""
+    objective = Objective(memory_cap_bytes=180)
     count = 0
     for seed in range(3):
-        shape = ModelShape(1, (BlockList("h", "Block", 12, (("mlp", "mlp"),)),))
-        space = make_space("two_action", SearchChoices(shape, 8, (1, 2, 4, 8), ("none", "mlp", "block")))
+        shape = ModelShape(1, (BlockList("h", "Block", 47, (("mlp", "mlp"), ("attention", "attn"))),))
+        actions = ("none", "mlp", "attention", "block")
+        space = make_space("two_action", SearchChoices(shape, 8, (1, 2, 4, 8), actions))
         study = open_study(name, space, seed=seed)
         for _ in range(40):
             proposal = study.ask()
-            score = objective.score(measure(proposal))
+            result = measure(proposal)
+            score = objective.score(result)
             count += score.feasible
-            study.tell(proposal.trial_number, TrialStatus.COMPLETED, score)
+            study.tell(result, score)
     return count
 
 

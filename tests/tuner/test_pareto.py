@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runners.trial import TrialResult, TrialStatus, Verdict, Verification
+from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy, Region
+from tuner.objective import Objective
+from tuner.pareto import compare, complexity, find_winner, pareto_front
+
+OBJECTIVE = Objective(memory_cap_bytes=1000)
+
+
+def policy(*regions: Region, micro_batch_size: int = 4, preserve_rng_state: bool = True) -> RecomputePolicy:
+    placement = BlockListPlacement("h", 12, (("mlp", "mlp"),), regions)
+    batch = BatchShape.split(global_batch_size=8, micro_batch_size=micro_batch_size)
+    return RecomputePolicy(batch, (placement,), preserve_rng_state)
+
+
+def measured(number: int, speed: float, peak_bytes: int, spread: float | None = 0.0, **changes: Any) -> TrialResult:
+    fields: dict[str, Any] = {
+        "trial_number": number,
+        "policy": policy(),
+        "status": TrialStatus.COMPLETED,
+        "samples_per_second": 10.0 * speed,
+        "relative_speed": speed,
+        "relative_speed_spread": spread,
+        "peak_memory_bytes": peak_bytes,
+        "verification": Verification(verdict=Verdict.MATCH),
+    }
+    return TrialResult(**{**fields, **changes})
+
+
+def front_numbers(*results: TrialResult) -> list[int]:
+    return [result.trial_number for result in pareto_front(results, OBJECTIVE)]
+
+
+def winner_number(*results: TrialResult) -> int:
+    winner = find_winner(results, OBJECTIVE)
+    assert winner is not None
+    return winner.result.trial_number
+
+
+def test_the_front_is_what_nothing_beats_in_both() -> None:
+    results = [measured(0, 1.0, 900), measured(1, 0.8, 500), measured(2, 0.7, 600), measured(3, 0.9, 901)]
+    assert front_numbers(*results) == [0, 1]
+
+
+def test_equal_speed_keeps_the_smaller_and_equal_points_both_stay() -> None:
+    results = [measured(0, 1.0, 900), measured(1, 1.0, 800), measured(2, 1.0, 800)]
+    assert front_numbers(*results) == [1, 2]
+
+
+def test_the_front_and_the_winner_hold_only_feasible_trials() -> None:
+    over = measured(0, 9.0, 1500)
+    mismatch = measured(1, 8.0, 400, verification=Verification(verdict=Verdict.MISMATCH))
+    failed = TrialResult(trial_number=2, policy=policy(), status=TrialStatus.FAILED, reason="a bug")
+    fits = measured(3, 0.5, 990)
+    assert front_numbers(over, mismatch, failed, fits) == [3]
+    assert winner_number(over, mismatch, failed, fits) == 3
+
+
+def test_nothing_feasible_has_no_winner() -> None:
+    assert find_winner([measured(0, 9.0, 1500)], OBJECTIVE) is None
+    assert pareto_front([measured(0, 9.0, 1500)], OBJECTIVE) == ()
+
+
+def test_numbers_that_are_none_never_win() -> None:
+    nan = measured(0, math.nan, 100, samples_per_second=math.nan)
+    infinite = measured(1, math.inf, 100, samples_per_second=math.inf)
+    assert winner_number(nan, infinite, measured(2, 0.5, 900)) == 2
+    assert front_numbers(nan, infinite, measured(2, 0.5, 900)) == [2]
+
+
+def test_the_fastest_wins_beyond_the_spread() -> None:
+    assert winner_number(measured(0, 1.0, 900, 0.01), measured(1, 0.95, 300, 0.01)) == 0
+
+
+def test_a_tie_goes_to_less_memory_and_is_named() -> None:
+    results = [measured(0, 1.0, 900, 0.02), measured(1, 0.97, 300, 0.02), measured(2, 0.5, 100, 0.02)]
+    winner = find_winner(results, OBJECTIVE)
+    assert winner is not None
+    assert winner.result.trial_number == 1
+    assert [tied.trial_number for tied in winner.ties] == [0]
+
+
+def test_a_tie_in_memory_too_goes_to_the_simpler_policy() -> None:
+    mixed = policy(Region(0, 5, "mlp"), Region(6, 11, "block"))
+    uniform = policy(Region(0, 11, "block"))
+    complex_one = measured(0, 1.0, 900, 0.02, policy=mixed)
+    simple_one = measured(1, 0.99, 905, 0.02, policy=uniform)
+    assert winner_number(complex_one, simple_one) == 1
+
+
+def test_a_clear_saving_of_memory_beats_simplicity() -> None:
+    mixed = measured(0, 1.0, 850, 0.02, policy=policy(Region(0, 5, "mlp"), Region(6, 11, "block")))
+    uniform = measured(1, 1.0, 900, 0.02, policy=policy(Region(0, 11, "block")))
+    assert winner_number(mixed, uniform) == 0
+
+
+def test_policies_from_simple_to_complex() -> None:
+    ordered = [
+        policy(micro_batch_size=8),
+        policy(micro_batch_size=4),
+        policy(Region(0, 5, "block")),
+        policy(Region(0, 11, "block")),
+        policy(Region(0, 11, "block"), micro_batch_size=2),
+        policy(Region(0, 11, "block"), preserve_rng_state=False),
+        policy(Region(0, 2, "mlp"), Region(3, 11, "block")),
+    ]
+    shuffled = random.Random(0).sample(ordered, len(ordered))
+    assert sorted(shuffled, key=complexity) == ordered
+
+
+def test_compare_gives_the_ratio_with_its_spread() -> None:
+    ratio = compare(measured(0, 1.2, 1, 0.012), measured(1, 0.6, 1, 0.012))
+    assert ratio is not None
+    assert ratio.value == pytest.approx(2.0)
+    assert ratio.standard_error == pytest.approx(2.0 * math.hypot(0.01, 0.02))
+    assert not ratio.is_tie
+
+
+@pytest.mark.parametrize(("speed", "is_tie"), [(1.02, True), (1.04, False), (0.98, True), (0.96, False)])
+def test_a_difference_within_two_standard_errors_is_a_tie(speed: float, is_tie: bool) -> None:
+    ratio = compare(measured(0, speed, 1, 0.01), measured(1, 1.0, 1, 0.01))
+    assert ratio is not None
+    assert ratio.is_tie == is_tie
+
+
+def test_an_unknown_spread_hides_no_difference() -> None:
+    ratio = compare(measured(0, 1.001, 1, None), measured(1, 1.0, 1, 0.5))
+    assert ratio is not None
+    assert ratio.standard_error is None
+    assert not ratio.is_tie
+
+
+def test_what_has_no_speed_cannot_be_compared() -> None:
+    failed = TrialResult(trial_number=2, policy=policy(), status=TrialStatus.FAILED)
+    assert compare(measured(0, 1.0, 1), failed) is None
+
+
+def test_results_of_one_trial_number_can_be_compared() -> None:
+    ratio = compare(measured(0, 1.5, 1), measured(0, 1.0, 1))
+    assert ratio is not None
+    assert ratio.value == pytest.approx(1.5)
+
+
+results_strategy = st.lists(
+    st.tuples(st.sampled_from([0.5, 0.8, 0.9, 1.0, math.nan]), st.integers(1, 12).map(lambda n: n * 100)), max_size=12
+).map(lambda points: [measured(i, speed, peak, 0.05) for i, (speed, peak) in enumerate(points)])
+
+
+@settings(deadline=None, derandomize=True)
+@given(results=results_strategy)
+def test_the_front_holds_no_dominated_point_and_leaves_out_only_dominated_ones(results: list[TrialResult]) -> None:
+    def point(result: TrialResult) -> tuple[float, int]:
+        assert result.relative_speed is not None
+        assert result.peak_memory_bytes is not None
+        return result.relative_speed, result.peak_memory_bytes
+
+    def dominates(a: TrialResult, b: TrialResult) -> bool:
+        (speed_a, peak_a), (speed_b, peak_b) = point(a), point(b)
+        return speed_a >= speed_b and peak_a <= peak_b and (speed_a, peak_a) != (speed_b, peak_b)
+
+    # Where one speed is missing all are ranked by samples per second, which are in proportion here.
+    feasible = [r for r in results if OBJECTIVE.score(r).feasible and not math.isnan(point(r)[0])]
+    expected = {r.trial_number for r in feasible if not any(dominates(other, r) for other in feasible)}
+    assert {r.trial_number for r in pareto_front(results, OBJECTIVE)} == expected
+
+
+@settings(deadline=None, derandomize=True)
+@given(results=results_strategy)
+def test_the_winner_ties_with_the_fastest_and_its_order_does_not_matter(results: list[TrialResult]) -> None:
+    winner = find_winner(results, OBJECTIVE)
+    front = pareto_front(results, OBJECTIVE)
+    assert (winner is None) == (front == ())
+    if winner is not None:
+        ratio = compare(winner.result, front[0])
+        assert ratio is not None
+        assert ratio.is_tie
+        assert find_winner(results[::-1], OBJECTIVE) == winner
