@@ -15,12 +15,14 @@ def gpt(
     vocab_size: int = 4096,
     max_sequence_length: int = 1024,
     dropout: float = 0.1,
+    attention_dropout: float = 0.0,
     tied_head: bool = True,
 ) -> GPT:
     """A language model that returns its loss.
 
     Args:
-        dropout: Probability on the embedding, on the attention weights and on both residual paths.
+        dropout: Probability on the embedding and on both residual paths.
+        attention_dropout: Probability on the attention weights; above 0 the CPU's fused attention kernel is not used.
         tied_head: The output projection is the token embedding's own matrix.
 
     Raises:
@@ -28,7 +30,7 @@ def gpt(
     """
     if n_embd % n_head:
         raise ValueError(f"n_embd is {n_embd}, which n_head {n_head} does not divide; choose a multiple")
-    return GPT(n_layer, n_embd, n_head, vocab_size, max_sequence_length, dropout, tied_head)
+    return GPT(n_layer, n_embd, n_head, vocab_size, max_sequence_length, dropout, attention_dropout, tied_head)
 
 
 class GPT(nn.Module):
@@ -42,13 +44,14 @@ class GPT(nn.Module):
         vocab_size: int,
         max_sequence_length: int,
         dropout: float,
+        attention_dropout: float,
         tied_head: bool,
     ) -> None:
         super().__init__()
         self.token_embedding = nn.Embedding(vocab_size, n_embd)
         self.position_embedding = nn.Embedding(max_sequence_length, n_embd)
         self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(GPTBlock(n_embd, n_head, dropout) for _ in range(n_layer))
+        self.blocks = nn.ModuleList(GPTBlock(n_embd, n_head, dropout, attention_dropout) for _ in range(n_layer))
         self.norm = nn.LayerNorm(n_embd)
         self.head = nn.Linear(n_embd, vocab_size, bias=False)
         self.apply(_initialize)
@@ -83,10 +86,10 @@ class GPT(nn.Module):
 class GPTBlock(nn.Module):
     """Attention and MLP, each after a norm and added to the residual stream."""
 
-    def __init__(self, n_embd: int, n_head: int, dropout: float) -> None:
+    def __init__(self, n_embd: int, n_head: int, dropout: float, attention_dropout: float) -> None:
         super().__init__()
         self.norm_1 = nn.LayerNorm(n_embd)
-        self.attn = GPTAttention(n_embd, n_head, dropout)
+        self.attn = GPTAttention(n_embd, n_head, dropout, attention_dropout)
         self.norm_2 = nn.LayerNorm(n_embd)
         self.mlp = GPTMLP(n_embd, dropout)
 
@@ -99,16 +102,17 @@ class GPTBlock(nn.Module):
 class GPTAttention(nn.Module):
     """Causal self-attention with torch's fused kernel."""
 
-    def __init__(self, n_embd: int, n_head: int, dropout: float) -> None:
+    def __init__(self, n_embd: int, n_head: int, dropout: float, attention_dropout: float) -> None:
         super().__init__()
         self.n_head = n_head
+        self.attention_dropout = attention_dropout
         self.qkv = nn.Linear(n_embd, 3 * n_embd)
         self.proj = nn.Linear(n_embd, n_embd)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = (part.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
-        weights_dropout = self.dropout.p if self.training else 0.0
+        weights_dropout = self.attention_dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, dropout_p=weights_dropout, is_causal=True)
         projected: torch.Tensor = self.dropout(self.proj(y.transpose(1, 2).flatten(2)))
         return projected

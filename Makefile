@@ -1,0 +1,30 @@
+# `make demo` and `make test` do all the set-up themselves, in .venv, on a fresh machine with Python 3.10 or newer.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint clean-demo
+
+demo: $(READY)
+	$(BIN)/tune run examples/quickstart.yaml $(if $(wildcard runs/quickstart/study.db),--resume)
+	$(BIN)/python examples/train_with_policy.py runs/quickstart/policy.yaml
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# Forgets the demo's study, so that the next `make demo` searches anew.
+clean-demo:
+	rm -rf runs/quickstart
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[huggingface,dev]"
+	touch $(READY)
