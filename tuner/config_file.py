@@ -15,6 +15,7 @@ from search_spaces.yaml_nodes import KeyPath, YamlProblem, dotted
 from search_spaces.yaml_text import dump_yaml
 from search_spaces.yaml_words import A_DATE, A_NUMBER, TRUE_OR_FALSE, quoted
 from tuner.config import SearchConfig
+from tuner.config_checks import Contradiction
 from tuner.config_messages import ConfigProblem, contradictions_in, option_problems
 from tuner.config_names import study_name_from
 from tuner.config_url import redact_url
@@ -92,12 +93,7 @@ def _checked(
         except ValidationError as error:
             found = contradictions_in(error)
             if found is not None:
-                problems += [
-                    ConfigProblem(one.path, one.text)
-                    for one in found
-                    if not any(_holds(entry, path) for path in (one.path, one.other) for entry in failed)
-                ]
-                return None, problems
+                return None, [*problems, *_between_right_options(found, failed)]
             wrong = option_problems(error)
             assert not {problem.path for problem in wrong} <= failed, "what stands in for an option is right"
             problems += wrong
@@ -105,6 +101,13 @@ def _checked(
             data = _without(data, failed)
         else:
             return config, problems
+
+
+def _between_right_options(found: Iterable[Contradiction], failed: Iterable[KeyPath]) -> Iterator[ConfigProblem]:
+    """The contradictions in which neither option is a stand-in for one that is wrong itself."""
+    for one in found:
+        if not any(_holds(entry, path) for path in (one.path, one.other) for entry in failed):
+            yield ConfigProblem(one.path, one.text)
 
 
 def _holds(outer: KeyPath, inner: KeyPath) -> bool:
