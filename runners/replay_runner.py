@@ -56,7 +56,7 @@ class ReplayRunner:
     def inspect(self, spec: InspectionSpec) -> ModelInspection:
         if self._inspection is None:
             raise RunnerError(
-                f"{spec.workload.model_factory}: this replay recorded no inspection of a model; give it one"
+                f"{spec.workload.model_factory}: no inspection of a model was recorded; give one to replay"
             )
         return self._inspection
 
