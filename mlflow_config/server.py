@@ -24,6 +24,8 @@ LOCAL_HOST = "127.0.0.1"
 _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 5.0
 _LAST_OUTPUT_BYTES = 8192
+#: A database's error ends with the statement and a link, two lines after what went wrong.
+_LAST_LINES = 3
 _POLL_S = 0.1
 #: Variables of MLflow's server that would send the page to another store or to another address than we print.
 _REDIRECTING_VARIABLES = (
@@ -72,14 +74,15 @@ class RunningServer:
     output: IO[bytes]
 
     def last_words(self) -> str:
-        """The last line the server printed, and how it ended if it did."""
+        """The last lines the server printed, as one, and how it ended if it did."""
         # The server writes through the same file position, which must stay where it is.
         size = os.fstat(self.output.fileno()).st_size
         start = max(0, size - _LAST_OUTPUT_BYTES)
         text = os.pread(self.output.fileno(), _LAST_OUTPUT_BYTES, start).decode(errors="replace")
-        lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no output"]
+        lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+        words = " | ".join(lines[-_LAST_LINES:]) or "no output"
         code = self.process.poll()
-        return lines[-1] if code is None else f"{lines[-1]} (exit code {code})"
+        return words if code is None else f"{words} (exit code {code})"
 
 
 @contextlib.contextmanager

@@ -1,0 +1,59 @@
+"""A real, empty tracking store for each test; creating one takes seconds, so it is created once and copied."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mlflow_config.recorder import StudyRecorder
+from mlflow_config.settings import TrackingSettings, tracking_settings
+from mlflow_config.store import TrackingStore
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _environment_as_before() -> Iterator[None]:
+    """Opening a store sets MLflow's variables for the process; give them back."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        if name.startswith("MLFLOW_"):
+            del os.environ[name]
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("empty-store")
+    settings = tracking_settings(output_dir=folder, experiment="unused")
+    store = TrackingStore(settings)
+    store.open()
+    store.close()
+    assert settings.sqlite_path is not None
+    return settings.sqlite_path
+
+
+@pytest.fixture
+def settings(tmp_path: Path, empty_database: Path) -> TrackingSettings:
+    made = tracking_settings(output_dir=tmp_path, experiment="a-model")
+    assert made.sqlite_path is not None
+    shutil.copy(empty_database, made.sqlite_path)
+    return made
+
+
+@pytest.fixture
+def open_recorder(settings: TrackingSettings) -> Iterator[Callable[..., StudyRecorder]]:
+    """Opens a recorder as one driver after another would; all are closed at the end."""
+    opened: list[StudyRecorder] = []
+
+    def open_one(study_id: str = "id-1", *, study: str = "a-study", patience_s: float = 60.0) -> StudyRecorder:
+        recorder = StudyRecorder(settings, study=study, study_id=study_id, patience_s=patience_s)
+        opened.append(recorder)
+        recorder.open()
+        return recorder
+
+    yield open_one
+    for recorder in opened:
+        recorder.close()
