@@ -71,7 +71,8 @@ def test_once_all_around_is_tried_the_spaces_own_order_goes_on(space: ProductSpa
     sampler = DistinctSampler(space, lambda seed: FixedSampler(), seed=0)
     tried = proposals(space, sampler, 48)
     assert len(set(tried)) == 48 == space.count_up_to(100)
-    assert tried[-1] == list(space.policies())[-1].summary()
+    order = [policy.summary() for policy in space.policies()]
+    assert tried[-20:] == [summary for summary in order if summary in tried[-20:]]
 
 
 def test_without_a_sampler_the_spaces_order_is_walked(space: ProductSpace) -> None:
