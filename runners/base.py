@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from runners.trial import InspectionSpec, ModelInspection, TrialResult, TrialSpec
+from runners.trial import InspectionSpec, ModelInspection, PlayoffResult, PlayoffSpec, TrialResult, TrialSpec
 
 
 class RunnerError(Exception):
@@ -41,6 +41,9 @@ class TrialRunner(Protocol):
 
         Never raises for a trial that went wrong: that is a result with a status.
         """
+
+    def playoff(self, spec: PlayoffSpec) -> PlayoffResult:
+        """Times a few policies in turn in one process; nothing else may be in flight. A failure is a result, too."""
 
     def cancel(self) -> Sequence[TrialResult]:
         """Stops every trial in flight and answers each with status CANCELLED."""

@@ -13,7 +13,16 @@ import ray
 import ray.exceptions
 
 from runners.base import RunnerError, WorkloadError
-from runners.trial import InspectionSpec, ModelInspection, TrialResult, TrialSpec, TrialStatus, failed_trial
+from runners.trial import (
+    InspectionSpec,
+    ModelInspection,
+    PlayoffResult,
+    PlayoffSpec,
+    TrialResult,
+    TrialSpec,
+    TrialStatus,
+    failed_trial,
+)
 from runners.worker_agent import WorkerAgent
 
 logger = logging.getLogger(__name__)
@@ -132,6 +141,15 @@ class RayRunner:
             if result is not None:
                 results.append(result)
         return results
+
+    def playoff(self, spec: PlayoffSpec) -> PlayoffResult:
+        agent, node_id = self._take_agent()
+        try:
+            result = PlayoffResult.model_validate_json(ray.get(agent.playoff.remote(spec.model_dump_json())))
+        except ray.exceptions.RayError as error:
+            return PlayoffResult(failure=f"the worker on node {node_id[:8]} was lost: {type(error).__name__}")
+        self._idle.append((agent, node_id))
+        return result
 
     def cancel(self) -> Sequence[TrialResult]:
         cancelled = [

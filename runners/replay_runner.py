@@ -6,7 +6,16 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from runners.base import RunnerError
-from runners.trial import InspectionSpec, ModelInspection, TrialResult, TrialSpec, TrialStatus, failed_trial
+from runners.trial import (
+    InspectionSpec,
+    ModelInspection,
+    PlayoffResult,
+    PlayoffSpec,
+    TrialResult,
+    TrialSpec,
+    TrialStatus,
+    failed_trial,
+)
 
 #: What a trial answers. Number and policy of the answer are replaced by the trial's own, so one record can serve many.
 Outcome = Callable[[TrialSpec], TrialResult]
@@ -85,6 +94,16 @@ class ReplayRunner:
             _, _, spec = heapq.heappop(self._in_flight)
             results.append(self._answer(spec))
         return results
+
+    def playoff(self, spec: PlayoffSpec) -> PlayoffResult:
+        """Every round repeats the recorded step times."""
+        times_s = []
+        for policy in spec.policies:
+            result = self._outcome(TrialSpec(trial_number=0, policy=policy, workload=spec.workload))
+            if result.step_time_s is None:
+                return PlayoffResult(failure=f"no step time of policy {policy.key} was recorded")
+            times_s.append((result.step_time_s,) * spec.min_rounds)
+        return PlayoffResult(step_times_s=tuple(times_s))
 
     def cancel(self) -> Sequence[TrialResult]:
         specs = [spec for _, _, spec in sorted(self._in_flight)]

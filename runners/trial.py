@@ -209,6 +209,34 @@ class TrialResult(_Record):
     wall_time_s: float | None = None
 
 
+class PlayoffSpec(_Record):
+    """A few policies to be timed in turn.
+
+    Attributes:
+        policies: At least two; the first is what the others are compared with.
+        relative_spread: Rounds end once each policy's relative speed has this standard error or less.
+    """
+
+    policies: tuple[RecomputePolicy, ...]
+    workload: WorkloadSpec
+    min_rounds: int = 5
+    max_rounds: int = 30
+    relative_spread: float = 0.01
+    timeout_s: float | None = None
+
+
+class PlayoffResult(_Record):
+    """What the policies took, round by round.
+
+    Attributes:
+        step_times_s: Shape (num_policies, num_rounds); times of one round were taken right after one another.
+        failure: Why there are no times, in one line; None where there are.
+    """
+
+    step_times_s: tuple[tuple[float, ...], ...] = ()
+    failure: str | None = None
+
+
 FailureStatus = Literal[
     TrialStatus.OUT_OF_MEMORY, TrialStatus.TIMED_OUT, TrialStatus.NODE_LOST, TrialStatus.CANCELLED, TrialStatus.FAILED
 ]

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 
-from runners.trial import TrialResult, TrialSpec, TrialStatus, failed_trial
+from runners.trial import PlayoffResult, PlayoffSpec, TrialResult, TrialSpec, TrialStatus, failed_trial
 from runners.worker_process import WorkerDiedError, WorkerProcess, WorkerTimeoutError
 
 
@@ -54,6 +54,22 @@ class WorkerAgent:
             is_clean = False
         if self._process_per_trial or not is_clean:
             self.stop()
+        return result.model_dump_json()
+
+    def playoff(self, spec_json: str) -> str:
+        """Times a few policies in turn in a process of their own and answers with their times as JSON."""
+        spec = PlayoffSpec.model_validate_json(spec_json)
+        self.stop()
+        try:
+            answer = self._worker().ask({"kind": "playoff", "spec": json.loads(spec_json)}, timeout_s=spec.timeout_s)
+            result = PlayoffResult.model_validate(answer["playoff"])
+        except WorkerTimeoutError:
+            self._process = None
+            result = PlayoffResult(failure=f"not finished after {spec.timeout_s:g} s; stopped")
+        except WorkerDiedError as error:
+            self._process = None
+            result = PlayoffResult(failure=str(error))
+        self.stop()
         return result.model_dump_json()
 
     def stop(self) -> None:

@@ -9,24 +9,10 @@ from dataclasses import dataclass
 from runners.trial import TrialResult
 from search_spaces.policy import RecomputePolicy
 from tuner.objective import MeasuredSpeed, Objective, Speed, ranking_speeds
+from tuner.speed_ratio import Playoff, Ratio
 
 #: Peaks closer than this count as equal when a tie is broken: a per cent of memory is no reason for a complex policy.
 PEAK_MARGIN_RATIO = 0.01
-#: A difference within this many standard errors is no difference: about 95 % for a normal spread.
-STANDARD_ERRORS_OF_A_TIE = 2.0
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """How many times as fast one result is as another, and the standard error of that, if known."""
-
-    value: float
-    standard_error: float | None
-
-    @property
-    def is_tie(self) -> bool:
-        """True where the two do not differ beyond the spread."""
-        return abs(self.value - 1) <= STANDARD_ERRORS_OF_A_TIE * (self.standard_error or 0.0)
 
 
 @dataclass(frozen=True)
@@ -48,7 +34,7 @@ def compare(result: MeasuredSpeed, other: MeasuredSpeed) -> Ratio | None:
 def pareto_front(results: Sequence[TrialResult], objective: Objective) -> tuple[TrialResult, ...]:
     """Feasible results that no other feasible one beats in speed and memory at once, the fastest first."""
     front: list[_Candidate] = []
-    for candidate in sorted(_feasible(results, objective), key=lambda c: (-c.speed.value, c.peak_bytes, c.number)):
+    for candidate in sorted(_feasible(results, objective), key=_fastest_first):
         least = front[-1] if front else None
         equal = least is not None and (candidate.speed.value, candidate.peak_bytes) == (
             least.speed.value,
@@ -59,20 +45,36 @@ def pareto_front(results: Sequence[TrialResult], objective: Objective) -> tuple[
     return tuple(candidate.result for candidate in front)
 
 
-def find_winner(results: Sequence[TrialResult], objective: Objective) -> Winner | None:
+def feasible_by_speed(results: Sequence[TrialResult], objective: Objective) -> list[TrialResult]:
+    """Feasible results, the fastest first."""
+    return [c.result for c in sorted(_feasible(results, objective), key=_fastest_first)]
+
+
+def find_winner(results: Sequence[TrialResult], objective: Objective, playoff: Playoff | None = None) -> Winner | None:
     """The fastest feasible result; None where nothing is feasible.
 
     Those that tie with the fastest compete by memory, those within one per cent of the least memory by simplicity.
+
+    Args:
+        playoff: Where there was one, only those that took part can win, by the times of the playoff.
     """
-    feasible = _feasible(results, objective)
+    feasible = sorted(_feasible(results, objective), key=_fastest_first)
+    if playoff is not None:
+        feasible = [c for c in feasible if c.number in playoff.trials] or feasible
     if not feasible:
         return None
-    fastest = max(feasible, key=lambda c: (c.speed.value, -c.peak_bytes, -c.number))
-    tied = [c for c in feasible if c is fastest or _ratio(c.speed, fastest.speed).is_tie]
+
+    def ratio(candidate: _Candidate, other: _Candidate) -> Ratio:
+        timed_in_turn = None if playoff is None else playoff.ratio(candidate.number, other.number)
+        return timed_in_turn or _ratio(candidate.speed, other.speed)
+
+    first = feasible[0]
+    fastest = max(feasible, key=lambda c: ratio(c, first).value)
+    tied = [c for c in feasible if c is fastest or ratio(c, fastest).is_tie]
     enough = min(c.peak_bytes for c in tied) * (1 + PEAK_MARGIN_RATIO)
     best = min(
         (c for c in tied if c.peak_bytes <= enough),
-        key=lambda c: (*complexity(c.result.policy), -c.speed.value, c.number),
+        key=lambda c: (*complexity(c.result.policy), -ratio(c, first).value, c.number),
     )
     others = sorted((c for c in tied if c is not best), key=lambda c: c.number)
     return Winner(best.result, tuple(c.result for c in others))
@@ -101,6 +103,10 @@ class _Candidate:
     @property
     def number(self) -> int:
         return self.result.trial_number
+
+
+def _fastest_first(candidate: _Candidate) -> tuple[float, int, int]:
+    return (-candidate.speed.value, candidate.peak_bytes, candidate.number)
 
 
 def _feasible(results: Sequence[TrialResult], objective: Objective) -> list[_Candidate]:

@@ -13,6 +13,7 @@ from runners.trial import MemoryByKind, ModelInspection, TrialResult, TrialStatu
 from search_spaces.policy import PolicyError, RecomputePolicy, policy_from_dict, policy_to_dict
 from tuner.objective import Objective
 from tuner.pareto import find_winner, pareto_front
+from tuner.speed_ratio import Playoff
 from tuner.user_error import UserError
 
 RESULTS_SCHEMA_VERSION = 1
@@ -118,6 +119,7 @@ class StudyResults(_Record):
     trials: list[TrialRecord]
     front: list[int]
     best: int | None
+    playoff: Playoff | None
 
     def trial(self, number: int) -> TrialRecord | None:
         return next((trial for trial in self.trials if trial.number == number), None)
@@ -145,6 +147,7 @@ def build_results(
     results: Sequence[TrialResult],
     baseline_key: str,
     objective: Objective,
+    playoff: Playoff | None = None,
 ) -> StudyResults:
     """Everything that is known of a study now.
 
@@ -152,10 +155,11 @@ def build_results(
         search: The resolved search file, without credentials.
         results: In any order; written by trial number.
         baseline_key: Key of the plain policy that everything is compared with.
+        playoff: Times of the closest trials in turn; None before there was a playoff.
     """
     ordered = sorted(results, key=lambda result: result.trial_number)
     front = [result.trial_number for result in pareto_front(ordered, objective)]
-    winner = find_winner(ordered, objective)
+    winner = find_winner(ordered, objective, playoff)
     best = None if winner is None else winner.result.trial_number
     trials = [
         trial_record(result, objective, on_front=set(front), best=best, baseline_key=baseline_key) for result in ordered
@@ -174,6 +178,7 @@ def build_results(
         trials=trials,
         front=front,
         best=best,
+        playoff=playoff,
     )
 
 

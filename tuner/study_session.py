@@ -27,12 +27,14 @@ from tuner.config_file import resolved_yaml
 from tuner.export.policy import PolicyExporter
 from tuner.memory_size import describe_bytes
 from tuner.objective import Objective, Score
+from tuner.playoff import playoff_entrants, run_playoff
 from tuner.recording import MlflowListener
 from tuner.report import front_html, report_html
 from tuner.results import StudyResults, StudyStatus, build_results
 from tuner.sampling.policy_study import PolicyStudy, open_policy_study
 from tuner.sampling.registry import make_sampler
 from tuner.search import Search, SearchListener
+from tuner.speed_ratio import Playoff
 from tuner.study_folder import StudyFolder
 from tuner.study_record import changes, goal_of
 from tuner.summary import StudySummary, summarize
@@ -44,7 +46,7 @@ logger = logging.getLogger(__name__)
 _ENCODING = "two_action"
 #: Seconds between two writings of results.json while trials come in quickly.
 _WRITE_INTERVAL_S = 2.0
-_GOAL, _ELAPSED, _STUDY_ID = "goal", "elapsed_s", "study_id"
+_GOAL, _ELAPSED, _PLAYOFF = "goal", "elapsed_s", "playoff"
 
 
 class StudyExistsError(UserError):
@@ -118,6 +120,7 @@ class _Session:
         self._stop_reason: str | None = None
         self._results: dict[int, TrialResult] = {}
         self._written_at = 0.0
+        self._playoff: Playoff | None = None
 
     def run(self, make_progress: ProgressMaker) -> Outcome:
         study = self._open_study()
@@ -149,6 +152,8 @@ class _Session:
         try:
             with progress, _interruptible():
                 reason = search.run()
+                if not reason.is_failure:
+                    self._run_playoff(study)
             self._status = "failed" if reason.is_failure else "finished"
             self._stop_reason = reason.message
         except KeyboardInterrupt:
@@ -176,6 +181,7 @@ class _Session:
             results=list(self._results.values()),
             baseline_key=self._plan[0].key,
             objective=self._objective,
+            playoff=self._playoff,
         )
 
     def started(self, trial_number: int, policy: object) -> None:
@@ -239,6 +245,25 @@ class _Session:
         except TrackingError as error:
             logger.warning("MLflow: %s; the search goes on and records again later", error)
         return recorder
+
+    def _run_playoff(self, study: PolicyStudy) -> None:
+        """Times the closest trials again, in turn; a resumed study that learned nothing new keeps its playoff."""
+        entrants = playoff_entrants(list(self._results.values()), self._objective)
+        numbers = tuple(result.trial_number for result in entrants)
+        known = study.attribute(_PLAYOFF)
+        if known is not None and tuple(known["trials"]) == numbers:
+            self._playoff = Playoff.model_validate(known)
+            return
+        if len(entrants) < 2:
+            return
+        logger.info("playoff: trials %s are timed again in turn", ", ".join(map(str, numbers)))
+        timeout_s = self._config.runner.trial_timeout_s
+        outcome = run_playoff(self._runner, entrants, assemble.workload_spec(self._config), timeout_s=timeout_s)
+        if isinstance(outcome, str):
+            logger.warning("playoff: %s; the winner is named by the trials' own figures", outcome)
+            return
+        self._playoff = outcome
+        study.set_attribute(_PLAYOFF, outcome.model_dump(mode="json"))
 
     def _log_plan(self) -> None:
         shape = self._inspection.shape

@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from runners.trial import TrialStatus, Verdict
 from search_spaces.policy import BLOCK
 from tuner.memory_size import format_bytes
-from tuner.pareto import Ratio, compare
+from tuner.pareto import compare
 from tuner.results import StudyResults, TrialRecord
+from tuner.speed_ratio import Ratio
+
+#: A machine whose speed moves by less needs no mention.
+_NOTABLE_DRIFT = 0.1
 
 
 @dataclass(frozen=True)
@@ -44,16 +48,19 @@ def summarize(results: StudyResults) -> StudySummary:
         best_plain=_fastest(trial for trial in plain if trial.feasible),
         recompute_all=_fastest(trial for trial in everything if trial.feasible) or _fastest(everything),
         winner=winner,
-        ties=() if winner is None else tuple(trial for trial in measured if _ties_with(winner, trial)),
+        ties=() if winner is None else tuple(trial for trial in measured if _ties_with(results, winner, trial)),
         sentences=(),
     )
     sentences = _no_answer(results) if winner is None else _answer(results, summary, winner)
     return StudySummary(**{**vars(summary), "sentences": tuple(sentences)})
 
 
-def speed_against(trial: TrialRecord, other: TrialRecord | None) -> Ratio | None:
-    """How many times as fast the trial is; None where one of the two has no speed."""
-    return None if other is None else compare(trial, other)
+def speed_against(results: StudyResults, trial: TrialRecord, other: TrialRecord | None) -> Ratio | None:
+    """How many times as fast the trial is, by the playoff where both took part; None where one has no speed."""
+    if other is None:
+        return None
+    timed_in_turn = None if results.playoff is None else results.playoff.ratio(trial.number, other.number)
+    return timed_in_turn or compare(trial, other)
 
 
 def throughput_text(trial: TrialRecord) -> str:
@@ -91,8 +98,9 @@ def _answer(results: StudyResults, summary: StudySummary, winner: TrialRecord) -
         f"Best within {format_bytes(cap)}: trial {winner.number}, {winner.policy_summary}: {throughput_text(winner)}, "
         f"peak {format_bytes(peak)} ({peak / cap:.0%} of the cap), {proven}."
     )
-    yield from _against_plain(summary, winner)
-    yield from _against_recompute_all(summary, winner)
+    yield from _against_plain(results, summary, winner)
+    yield from _against_recompute_all(results, summary, winner)
+    yield from _drift(results)
     if summary.ties:
         listed = ", ".join(str(trial.number) for trial in summary.ties[:5])
         more = f" and {len(summary.ties) - 5} more" if len(summary.ties) > 5 else ""
@@ -102,12 +110,12 @@ def _answer(results: StudyResults, summary: StudySummary, winner: TrialRecord) -
         )
 
 
-def _against_plain(summary: StudySummary, winner: TrialRecord) -> Iterable[str]:
+def _against_plain(results: StudyResults, summary: StudySummary, winner: TrialRecord) -> Iterable[str]:
     plain, baseline = summary.best_plain, summary.baseline
     if plain is not None and plain.number == winner.number:
         yield "No recompute is the best answer here: no placement was faster within the cap."
     elif plain is not None:
-        ratio = speed_against(winner, plain)
+        ratio = speed_against(results, winner, plain)
         if ratio is not None and (ratio.is_tie or ratio.value < 1):
             yield (
                 f"No meaningful gain: plain training at micro-batch {plain.micro_batch_size} fits as well and is as "
@@ -121,7 +129,7 @@ def _against_plain(summary: StudySummary, winner: TrialRecord) -> Iterable[str]:
     elif baseline is not None:
         yield "Plain training does not fit at any micro-batch size that was tried."
     if baseline is not None and baseline.number not in (winner.number, plain.number if plain is not None else -1):
-        ratio = speed_against(winner, baseline)
+        ratio = speed_against(results, winner, baseline)
         if ratio is not None and baseline.peak_memory_bytes:
             share = (winner.peak_memory_bytes or 0) / baseline.peak_memory_bytes
             fits = "" if baseline.feasible else ", which does not fit"
@@ -134,16 +142,26 @@ def _against_plain(summary: StudySummary, winner: TrialRecord) -> Iterable[str]:
             yield f"The plain baseline ({baseline.policy_summary}) runs out of memory."
 
 
-def _against_recompute_all(summary: StudySummary, winner: TrialRecord) -> Iterable[str]:
+def _against_recompute_all(results: StudyResults, summary: StudySummary, winner: TrialRecord) -> Iterable[str]:
     other = summary.recompute_all
     if other is None or other.number == winner.number:
         return
-    ratio = speed_against(winner, other)
+    ratio = speed_against(results, winner, other)
     if ratio is not None:
         fits = "" if other.feasible else ", not feasible"
         yield (
             f"Against recomputing every block (trial {other.number}, {other.policy_summary}{fits}): "
             f"{ratio_text(ratio)} its speed."
+        )
+
+
+def _drift(results: StudyResults) -> Iterable[str]:
+    """How much the machine's own speed moved between trials, where that is more than a reader would expect."""
+    times_s = [t.reference_step_time_s for t in results.trials if t.reference_step_time_s is not None]
+    if len(times_s) > 1 and max(times_s) / min(times_s) > 1 + _NOTABLE_DRIFT:
+        yield (
+            f"The machine's speed moved by a factor of {max(times_s) / min(times_s):.2f} between trials, as the reference "
+            "steps beside each show; compare trials by their ratios, which take that out, not by raw throughput."
         )
 
 
@@ -168,8 +186,10 @@ def _no_answer(results: StudyResults) -> Iterable[str]:
         yield f"No trial could be measured; the first one: {results.trials[0].reason}"
 
 
-def _ties_with(winner: TrialRecord, trial: TrialRecord) -> bool:
-    ratio = speed_against(trial, winner)
+def _ties_with(results: StudyResults, winner: TrialRecord, trial: TrialRecord) -> bool:
+    if results.playoff is not None and trial.number not in results.playoff.trials:
+        return False
+    ratio = speed_against(results, trial, winner)
     return trial.feasible and trial.number != winner.number and ratio is not None and ratio.is_tie
 
 

@@ -80,7 +80,7 @@ def _rows(results: StudyResults, summary: StudySummary) -> Iterable[tuple[TrialR
 
 def _cells(trial: TrialRecord, role: str, results: StudyResults, summary: StudySummary) -> list[str | Text]:
     spread = spread_ratio(trial)
-    ratio = speed_against(trial, summary.baseline)
+    ratio = speed_against(results, trial, summary.baseline)
     peak = trial.peak_memory_bytes
     return [
         str(trial.number),

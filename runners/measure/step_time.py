@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from runners.devices.base import Device
 from runners.measure.phases import Phase, PhaseSwitch
+from runners.measure.spread import median_standard_error
 from runners.trial import MeasurementSpec
-
-#: Standard error of a median over that of a mean, for normal noise: sqrt(pi / 2).
-_MEDIAN_FACTOR = 1.2533
-#: Standard deviation over median absolute deviation, for normal noise.
-_MAD_FACTOR = 1.4826
 
 
 @dataclass(frozen=True)
@@ -51,15 +46,6 @@ class StepTimes:
             for index, step_time in enumerate(self.step_times_s)
             if references
         ]
-
-
-def median_standard_error(values: Sequence[float]) -> float:
-    """Standard error of the median, from the median absolute deviation; unit of the values. NaN for fewer than two."""
-    if len(values) < 2:
-        return math.nan
-    middle = statistics.median(values)
-    deviation = statistics.median(abs(value - middle) for value in values)
-    return _MEDIAN_FACTOR * _MAD_FACTOR * deviation / math.sqrt(len(values))
 
 
 def measure_step_times(

@@ -54,19 +54,22 @@ class DistinctSampler(BaseSampler):
         # A parameter with one value is not sampled: Optuna fills it in itself.
         self._distributions = {name: d for name, d in to_distributions(space).items() if not d.single()}
 
-    def raise_if_exhausted(self, study: Study) -> None:
+    def raise_if_exhausted(self, trials: Sequence[FrozenTrial]) -> None:
         """To be called before a trial is asked for, since Optuna creates the trial before it samples.
+
+        Args:
+            trials: All of the study, in order of number.
 
         Raises:
             SpaceExhausted: No policy is left to propose.
         """
-        self._taken.update(study.get_trials(deepcopy=False))
+        self._taken.update(trials)
         if self._untried.first() is None:
             raise SpaceExhausted("space exhausted: every policy was tried or is in flight")
 
-    def is_taken(self, study: Study, policy: RecomputePolicy) -> bool:
-        """True where a trial has tried the policy, is trying it, or is enqueued to."""
-        self._taken.update(study.get_trials(deepcopy=False))
+    def is_taken(self, policy: RecomputePolicy, trials: Sequence[FrozenTrial]) -> bool:
+        """True where one of the study's trials has tried the policy, is trying it, or is enqueued to."""
+        self._taken.update(trials)
         return policy.canonical() in self._taken
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
@@ -75,7 +78,7 @@ class DistinctSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        self.raise_if_exhausted(study)
+        self.raise_if_exhausted(study.get_trials(deepcopy=False))
         values = self._untried_point(study, trial)
         return {name: value for name, value in values.items() if name in search_space}
 

@@ -18,7 +18,7 @@ from search_spaces.policy import RecomputePolicy
 from tuner.objective import Score
 from tuner.sampling.distinct_sampler import DistinctSampler
 from tuner.sampling.distributions import to_distributions
-from tuner.sampling.trial_records import RESULT_ATTRIBUTE, STATUS_ATTRIBUTE, policy_of, status_of
+from tuner.sampling.trial_records import RESULT_ATTRIBUTE, policy_of, status_of
 
 _ID_ATTRIBUTE = "study_id"
 
@@ -48,7 +48,7 @@ class PolicyStudy:
         Raises:
             ValueError: The space cannot say the policy.
         """
-        if self._sampler.is_taken(self._study, policy):
+        if self._sampler.is_taken(policy, self._study.get_trials(deepcopy=False)):
             return False
         self._study.enqueue_trial(dict(self._space.encode(policy)))
         return True
@@ -59,8 +59,9 @@ class PolicyStudy:
         Raises:
             SpaceExhausted: No policy is left; no trial was created.
         """
-        if not self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
-            self._sampler.raise_if_exhausted(self._study)
+        trials = self._study.get_trials(deepcopy=False)
+        if not any(trial.state is TrialState.WAITING for trial in trials):
+            self._sampler.raise_if_exhausted(trials)
         trial = self._study.ask(self._distributions)
         self._in_flight[trial.number] = trial
         return Proposal(trial.number, self._space.decode(trial.params))
@@ -76,7 +77,7 @@ class PolicyStudy:
         trial = self._in_flight.pop(result.trial_number)
         try:
             trial.set_user_attr(RESULT_ATTRIBUTE, result.model_dump(mode="json", exclude={"policy"}))
-            self._finish(trial, result.status, score)
+            self._finish(trial, score)
         except UpdateFinishedTrialError:
             return False
         return True
@@ -100,7 +101,7 @@ class PolicyStudy:
                 continue
             if policy is not None and stored is not None:
                 result = TrialResult.model_validate({**stored, "policy": policy})
-                self._finish(optuna.Trial(self._study, frozen._trial_id), result.status, score(result))
+                self._finish(optuna.Trial(self._study, frozen._trial_id), score(result))
                 continue
             self._study.tell(frozen.number, state=TrialState.FAIL)
             if policy is not None:
@@ -137,8 +138,7 @@ class PolicyStudy:
             self.set_attribute(_ID_ATTRIBUTE, known)
         return str(known)
 
-    def _finish(self, trial: optuna.Trial, status: TrialStatus, score: Score) -> None:
-        trial.set_user_attr(STATUS_ATTRIBUTE, status.value)
+    def _finish(self, trial: optuna.Trial, score: Score) -> None:
         for name, overshoot in score.constraints.items():
             trial.set_constraint(name, overshoot)
         state = TrialState.FAIL if score.values is None else TrialState.COMPLETE

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from runners.trial import TrialStatus
 from search_spaces.base import SearchSpace
 from search_spaces.parameters import ParameterValue
 from search_spaces.policy import RecomputePolicy
 
-#: User attribute with the :class:`TrialStatus` a trial was told with; absent while it is unfinished.
-STATUS_ATTRIBUTE = "status"
 #: User attribute with the whole result of a trial, the policy apart, which its parameters are.
 RESULT_ATTRIBUTE = "result"
 _ENQUEUED_PARAMS = "fixed_params"
@@ -25,10 +23,8 @@ def policy_of(trial: FrozenTrial, space: SearchSpace) -> RecomputePolicy | None:
 
 
 def status_of(trial: FrozenTrial) -> TrialStatus | None:
-    """How a trial ended; None for one that is unfinished. A failure that nobody explained was interrupted."""
+    """How a trial ended; None for one that is unfinished. One without a result was interrupted."""
     if not trial.state.is_finished():
         return None
-    told = trial.user_attrs.get(STATUS_ATTRIBUTE)
-    if told is None:
-        return TrialStatus.COMPLETED if trial.state is TrialState.COMPLETE else TrialStatus.CANCELLED
-    return TrialStatus(told)
+    result = trial.user_attrs.get(RESULT_ATTRIBUTE)
+    return TrialStatus.CANCELLED if result is None else TrialStatus(result["status"])

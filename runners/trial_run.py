@@ -1,0 +1,158 @@
+"""One trial, from a fresh model to its figures."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from runners.devices.base import PeakMemory
+from runners.measure.flops import count_flops
+from runners.measure.spread import median_standard_error
+from runners.measure.step_time import StepTimes, measure_step_times, time_once
+from runners.proof.randomness import seed_everything
+from runners.rig import Rig, RigStep
+from runners.trial import TrialResult, TrialSpec, TrialStatus, Verdict, Verification
+from runners.worker_session import WorkerSession
+from search_spaces.policy import RecomputePolicy
+
+#: Steps that measuring memory takes; they warm up the step that is timed afterwards.
+_MEMORY_STEPS = 2
+#: Share of a trial's own step that the interleaved reference may take.
+_REFERENCE_SHARE = 0.25
+#: Share of the trial's time limit after which timing is content with what it has.
+_TIMING_DEADLINE_SHARE = 0.8
+
+
+class TrialRun:
+    """Builds, proves, weighs and times one policy.
+
+    Args:
+        start: When the trial began, on the monotonic clock; its time limit counts from there.
+    """
+
+    def __init__(self, spec: TrialSpec, session: WorkerSession, start: float) -> None:
+        self.rig: Rig | None = None
+        self._spec = spec
+        self._session = session
+        self._start = start
+
+    def run(self) -> TrialResult:
+        spec, session = self._spec, self._session
+        if spec.measurement.verify:
+            session.prover.prepare(spec.policy)
+        micro_batches = session.batches(spec.policy)
+        live_bytes = session.settle()
+        self.rig = rig = Rig(session.workload, spec.workload, session.device, spec.policy)
+        verification = self._verify(rig)
+        peak = session.device.measure_peak(RigStep(rig, micro_batches), live_bytes_before_trial=live_bytes)
+        flops_ratio = self._recomputed_flops_ratio(rig, micro_batches[0])
+        times = self._times(rig, micro_batches, peak, verification)
+        return self._result(verification, peak, flops_ratio, times)
+
+    def _verify(self, rig: Rig) -> Verification:
+        if not self._spec.measurement.verify:
+            return Verification(verdict=Verdict.UNVERIFIED, reason="measurement.verify is false")
+        return self._session.prover.verify(self._spec.policy, rig)
+
+    def _recomputed_flops_ratio(self, rig: Rig, micro_batch: Mapping[str, Any]) -> float | None:
+        """FLOPs that recompute adds, over those of the plain step; None where the model has none that are counted."""
+        policy = self._spec.policy
+        size = policy.batch.micro_batch_size
+
+        def count() -> int:
+            seed_everything(self._spec.workload.seed)
+            flops = count_flops(lambda: rig.step.accumulate([micro_batch]))
+            rig.step.drop_gradients()
+            return flops
+
+        if size not in self._session.plain_flops:
+            with rig.placed(None):
+                self._session.plain_flops[size] = count()
+        plain = self._session.plain_flops[size]
+        if plain == 0:
+            return None
+        return (count() - plain) / plain if policy.recomputes else 0.0
+
+    def _times(
+        self, rig: Rig, micro_batches: Sequence[Mapping[str, Any]], peak: PeakMemory, verification: Verification
+    ) -> StepTimes:
+        measurement = self._spec.measurement
+        if not self._can_win(peak, verification):
+            # It is measured, so that the table shows it, but a steady figure would decide nothing.
+            measurement = measurement.model_copy(update={"max_steps": measurement.min_steps})
+        for _ in range(measurement.warmup_steps - _MEMORY_STEPS):
+            rig.step.run(micro_batches)
+        time_reference = None
+        if self._spec.reference is not None:
+            time_reference = self._reference_timer(rig, self._spec.reference)
+            time_reference()
+        return measure_step_times(
+            lambda: rig.step.run(micro_batches),
+            time_reference,
+            phases=rig.phases,
+            device=self._session.device,
+            measurement=measurement,
+            give_up=self._is_late,
+        )
+
+    def _reference_timer(self, rig: Rig, reference: RecomputePolicy) -> Callable[[], float]:
+        """Times forward and backward of a few micro-batches under the study's reference, scaled to a global batch."""
+        global_batch_size = reference.batch.global_batch_size
+        per_step = global_batch_size // reference.batch.micro_batch_size
+        num_timed = max(1, round(_REFERENCE_SHARE * per_step))
+        micro_batches = self._session.batches(reference)[:num_timed]
+
+        def time_reference() -> float:
+            with rig.placed(reference):
+                seconds = time_once(lambda: rig.step.accumulate(micro_batches), self._session.device)
+            rig.step.drop_gradients()
+            return seconds * per_step / num_timed
+
+        return time_reference
+
+    def _can_win(self, peak: PeakMemory, verification: Verification) -> bool:
+        cap = self._spec.memory_cap_bytes
+        return verification.verdict is not Verdict.MISMATCH and (cap is None or peak.capped_bytes <= cap)
+
+    def _is_late(self) -> bool:
+        limit = self._spec.timeout_s
+        return limit is not None and time.monotonic() - self._start > _TIMING_DEADLINE_SHARE * limit
+
+    def _result(
+        self, verification: Verification, peak: PeakMemory, flops_ratio: float | None, times: StepTimes
+    ) -> TrialResult:
+        batch = self._spec.policy.batch
+        step_time_s = statistics.median(times.step_times_s)
+        samples_per_second = batch.global_batch_size / step_time_s
+        tokens = self._session.workload.tokens_per_sample
+        speeds = times.relative_speeds()
+        return TrialResult(
+            trial_number=self._spec.trial_number,
+            policy=self._spec.policy,
+            status=TrialStatus.COMPLETED,
+            samples_per_second=samples_per_second,
+            tokens_per_second=None if tokens is None else samples_per_second * tokens,
+            step_time_s=step_time_s,
+            step_time_spread_s=_known(median_standard_error(times.step_times_s)),
+            num_steps=len(times.step_times_s),
+            relative_speed=statistics.median(speeds) if speeds else None,
+            relative_speed_spread=_known(median_standard_error(speeds)) if speeds else None,
+            reference_step_time_s=statistics.median(times.reference_times_s) if speeds else None,
+            forward_time_s=times.phases.forward_s,
+            backward_time_s=times.phases.backward_s,
+            recompute_time_s=times.phases.recompute_s,
+            optimizer_time_s=times.phases.optimizer_s,
+            recomputed_flops_ratio=flops_ratio,
+            peak_memory_bytes=peak.capped_bytes,
+            peak_allocated_bytes=peak.allocated_bytes,
+            peak_reserved_bytes=peak.reserved_bytes,
+            memory_bytes=peak.by_kind,
+            verification=verification,
+        )
+
+
+def _known(value: float) -> float | None:
+    """None for a spread that one step alone cannot have."""
+    return None if value != value else value

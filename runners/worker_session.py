@@ -1,0 +1,54 @@
+"""What the trials of one workload share in one process: the device, the data, and what is proven of the plain model."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import psutil
+
+from runners.devices.base import Device
+from runners.devices.registry import open_device
+from runners.proof.prover import Prover
+from runners.proof.randomness import seed_everything
+from runners.trial import WorkloadSpec
+from runners.workloads.base import Workload
+from runners.workloads.load import load_workload
+from search_spaces.policy import RecomputePolicy
+
+
+class WorkerSession:
+    """Serves one workload; made anew for another one."""
+
+    def __init__(self, spec: WorkloadSpec, *, global_batch_size: int) -> None:
+        self.spec = spec
+        self.device: Device = open_device(spec.device)
+        self.workload: Workload = load_workload(spec)
+        self.prover = Prover(self.workload, spec, self.device, global_batch_size=global_batch_size)
+        self.plain_flops: dict[int, int] = {}
+        self.live_bytes = 0
+        self._num_threads = threading.active_count()
+
+    def settle(self) -> int:
+        """Bytes alive now that are not the coming trial's."""
+        self.device.release_cached_memory()
+        self.live_bytes = self.device.live_bytes()
+        return self.live_bytes
+
+    def unclean_reason(self) -> str | None:
+        self.device.release_cached_memory()
+        leaked = self.device.live_bytes() - self.live_bytes
+        if leaked > 0:
+            return f"the trial left {leaked} bytes alive"
+        if threading.active_count() > self._num_threads:
+            return f"the trial left {threading.active_count() - self._num_threads} threads"
+        children = psutil.Process().children()
+        return f"the trial left {len(children)} child processes" if children else None
+
+    def batches(self, policy: RecomputePolicy) -> list[dict[str, Any]]:
+        """The micro-batches of one optimizer step under the policy, the same ones each time."""
+        batches = []
+        for part in range(policy.batch.gradient_accumulation_steps):
+            seed_everything(self.spec.seed + part + 1)
+            batches.append(self.workload.make_batch(policy.batch.micro_batch_size))
+        return batches
