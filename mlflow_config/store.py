@@ -355,4 +355,4 @@ def _reason(error: BaseException) -> str:
     said = _driver_error(error) or error
     if isinstance(said, ModuleNotFoundError):
         return f"the package {said.name!r}, which this kind of store needs, is not installed"
-    return " ".join(f"{type(said).__name__}: {said}".split())[:500].rstrip(".")
+    return " ".join(f"{type(said).__name__}: {said}".split())[:300].rstrip(".")

@@ -28,6 +28,7 @@ _COLUMNS = (
     f"metrics.`{names.PEAK_MEMORY_BYTES}`",
     f"params.`{names.POLICY_SUMMARY}`",
     f"params.`{names.MICRO_BATCH_SIZE}`",
+    f"tags.`{names.STUDY}`",
     f"tags.`{names.VERDICT}`",
     f"tags.`{names.FEASIBLE}`",
     f"tags.`{names.ON_FRONT}`",
