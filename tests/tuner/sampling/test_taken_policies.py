@@ -15,7 +15,7 @@ from search_spaces.product_space import ProductSpace
 from search_spaces.two_action import two_action_space
 from tuner.sampling.distributions import to_distributions
 from tuner.sampling.taken_policies import TakenPolicies, UntriedPolicies
-from tuner.sampling.trial_records import STATUS_ATTRIBUTE
+from tuner.sampling.trial_records import RESULT_ATTRIBUTE
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -53,7 +53,7 @@ def start(study: optuna.Study, space: CountingSpace, policy: RecomputePolicy) ->
 
 def finish(study: optuna.Study, trial: optuna.Trial, status: TrialStatus | None) -> None:
     if status is not None:
-        trial.set_user_attr(STATUS_ATTRIBUTE, status.value)
+        trial.set_user_attr(RESULT_ATTRIBUTE, {"status": status.value})
     if status in (TrialStatus.COMPLETED, TrialStatus.OUT_OF_MEMORY):
         study.tell(trial, [1.0, 1.0])
     else:
