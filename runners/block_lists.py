@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,8 +13,8 @@ from torch import nn
 from runners.block_units import ATTENTION, unit_candidates
 from runners.call_trace import Call, CallTrace, Target, tensors_in
 
-#: Two blocks of one class are alike if they share this much of their inner structure: enough to hold a ResNet's first
-#: block, which alone has a downsampling branch, and to tell attention from MLP inside the same residual wrapper.
+#: Inner structure that alike blocks share at least: a ResNet's first block, which alone has a downsampling branch, does
+#: so with the others; attention and MLP inside the same residual wrapper do not.
 _MIN_SHARED_STRUCTURE = 0.3
 #: A list whose parameters and activations are both a smaller part of the largest list's is not worth a choice.
 _MIN_COST_RATIO = 0.02
@@ -57,6 +57,12 @@ def containers_of(model: nn.Module) -> list[Container]:
 
 def is_container(module: nn.Module) -> bool:
     return isinstance(module, nn.ModuleList | nn.Sequential | nn.ModuleDict)
+
+
+def may_be_named(module: nn.Module) -> bool:
+    """True for containers, and for a module of the user's own that holds nothing but possible blocks."""
+    children = list(module.children())
+    return is_container(module) or (bool(children) and all(map(_can_be_block, children)))
 
 
 def container_at(module: nn.Module, path: str) -> Container:
@@ -146,8 +152,9 @@ def _holds_stages(container: Container, inner: Sequence[Container], uses: Mappin
 
     def is_stage(name: str, block: nn.Module) -> bool:
         own = cost.num_parameters([block])
-        lists = _outermost([candidate for candidate in inner if candidate.path.startswith(f"{name}.")])
+        lists = _outermost([each for each in inner if each.path == name or each.path.startswith(f"{name}.")])
         chains = [each for each in lists if uses[each.path].num_calls and uses[each.path].is_linked]
+        chains = [each for each in chains if _are_blocks_of_a_stage(each.blocks)]
         return own > 0 and any(
             cost.num_parameters(each.blocks) >= _MIN_STAGE_RATIO * own
             and (id(block) in uses[each.path].returned_by or ATTENTION in unit_candidates(each.blocks))
@@ -155,6 +162,12 @@ def _holds_stages(container: Container, inner: Sequence[Container], uses: Mappin
         )
 
     return _mostly(is_stage(name, block) for name, block in zip(container.names, container.blocks, strict=True))
+
+
+def _are_blocks_of_a_stage(blocks: Sequence[nn.Module]) -> bool:
+    """True where all are alike inside; plain sequences of layers are the layers of one block (EfficientNet)."""
+    is_alike = _num_alike(blocks, _share_structure) == len(blocks)
+    return is_alike and not any(isinstance(block, nn.Sequential) for block in blocks)
 
 
 class _Cost:
@@ -179,12 +192,16 @@ class _Cost:
 
 
 def _looks_like_blocks(container: Container) -> bool:
-    if _EMBEDDING.search(container.path.rpartition(".")[2]):
+    if any(map(_EMBEDDING.search, container.path.split(".")[-2:])):
         return False
     with_parameters = [block for block in container.blocks if next(block.parameters(), None) is not None]
-    blocks = [block for block in with_parameters if _can_be_block(block)]
-    num_alike = max((sum(_are_alike(block, other) for other in blocks) for block in blocks), default=0)
+    num_alike = _num_alike([block for block in with_parameters if _can_be_block(block)], _are_alike)
     return num_alike >= min(2, len(with_parameters)) and 2 * num_alike >= len(with_parameters) > 0
+
+
+def _num_alike(blocks: Sequence[nn.Module], are_alike: Callable[[nn.Module, nn.Module], bool]) -> int:
+    """Size of the largest group of blocks that are like one of them."""
+    return max((sum(are_alike(block, other) for other in blocks) for block in blocks), default=0)
 
 
 def _can_be_block(module: nn.Module) -> bool:
@@ -198,8 +215,11 @@ def _can_be_block(module: nn.Module) -> bool:
 
 
 def _are_alike(block: nn.Module, other: nn.Module) -> bool:
-    if type(block) is not type(other):
-        return False
+    """Of one class; a plain sequence, which may hold anything, has to hold much the same."""
+    return type(block) is type(other) and (not isinstance(block, nn.Sequential) or _share_structure(block, other))
+
+
+def _share_structure(block: nn.Module, other: nn.Module) -> bool:
     left, right = _structure(block), _structure(other)
     return not (left | right) or len(left & right) >= _MIN_SHARED_STRUCTURE * len(left | right)
 

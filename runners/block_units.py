@@ -94,9 +94,9 @@ def _unit_of(attribute: str, module: nn.Module) -> str | None:
 
 
 def _direct_unit(attribute: str, module: nn.Module) -> str | None:
-    """By name, or an MLP by its form: a sequence of linear layers without attention in it."""
+    """By name, or an MLP by its form: a sequence of linear layers without attention or convolution in it."""
     unit = _unit_by_name(attribute, module)
-    if unit is None and isinstance(module, nn.Sequential) and _num_linear(module) >= _MIN_MATRICES:
+    if unit is None and isinstance(module, nn.Sequential) and _is_linear(module):
         parts = {_unit_by_name(name.rpartition(".")[2], part) for name, part in module.named_modules() if name}
         return None if parts & {ATTENTION, CROSS_ATTENTION} else MLP
     return unit
@@ -115,5 +115,6 @@ def _unit_by_name(attribute: str, module: nn.Module) -> str | None:
     return MLP if any(map(_MLP.search, names)) else None
 
 
-def _num_linear(module: nn.Module) -> int:
-    return sum(isinstance(part, nn.Linear) for part in module.modules())
+def _is_linear(module: nn.Module) -> bool:
+    num_linear = sum(isinstance(part, nn.Linear) for part in module.modules())
+    return num_linear >= _MIN_MATRICES and all(parameter.ndim <= 2 for parameter in module.parameters())

@@ -14,7 +14,7 @@ from runners.block_lists import (
     choose_block_lists,
     container_at,
     containers_of,
-    is_container,
+    may_be_named,
 )
 from runners.block_units import ATTENTION, MLP, has_unit, known_paths, unit_candidates
 from runners.call_trace import traced_calls
@@ -89,10 +89,10 @@ def _named_lists(model: nn.Module, paths: Sequence[str]) -> list[Container]:
             raise WorkloadError(
                 f"placement.blocks names {path}, which {type(model).__name__} does not have; {known_names(path, known)}"
             ) from error
-        if not path or not is_container(module):
+        if not path or not may_be_named(module):
             raise WorkloadError(
                 f"placement.blocks names {path or 'the model itself'}, which is a {type(module).__name__} and no "
-                f"ModuleList, Sequential or ModuleDict of blocks; {known_names(path, known)}"
+                f"list of blocks (a ModuleList, Sequential or ModuleDict); {known_names(path, known)}"
             )
         container = container_at(module, path)
         if not container.blocks:

@@ -83,8 +83,14 @@ class Rig:
 
     def gradient_storages(self) -> dict[int, int]:
         """Address and bytes of each gradient's storage."""
-        storages = (p.grad.untyped_storage() for p in self.model.parameters() if p.grad is not None)
+        gradients = (p.grad for p in self.model.parameters() if p.grad is not None)
+        storages = (part.untyped_storage() for gradient in gradients for part in _strided_parts(gradient))
         return {storage.data_ptr(): storage.nbytes() for storage in storages}
+
+
+def _strided_parts(gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """What a gradient keeps its values in: itself, or the parts of a sparse one (an embedding's with ``sparse``)."""
+    return (gradient._indices(), gradient._values()) if gradient.is_sparse else (gradient,)
 
 
 class RigStep:

@@ -71,11 +71,14 @@ def search_choices(config: SearchConfig, inspection: ModelInspection) -> SearchC
     )
 
 
-def reference_policy(choices: SearchChoices) -> RecomputePolicy:
+def reference_policy(choices: SearchChoices, inspection: ModelInspection) -> RecomputePolicy | None:
     """The fixed placement whose steps are interleaved with every trial's: plain, at the smallest micro-batch.
 
-    It needs the least memory of all plain ones, so it fits wherever anything does, save under the tightest caps.
+    None on accelerators: a trial has its device to itself there, and the cap, which is enforced while the trial runs,
+    could refuse the reference where it admits the trial.
     """
+    if inspection.environment.get("device_kind") != "cpu":
+        return None
     return RecomputePolicy(choices.batches[-1]).canonical()
 
 
@@ -96,8 +99,10 @@ def memory_cap_bytes(config: SearchConfig, inspection: ModelInspection) -> int:
     return cap
 
 
-def objective_for(config: SearchConfig, cap_bytes: int) -> Objective:
-    return Objective(memory_cap_bytes=cap_bytes, proof_required=config.measurement.verify)
+def objective_for(config: SearchConfig, cap_bytes: int, reference: RecomputePolicy | None) -> Objective:
+    return Objective(
+        memory_cap_bytes=cap_bytes, proof_required=config.measurement.verify, has_reference=reference is not None
+    )
 
 
 def stop_rules(config: SearchConfig) -> list[StopRule]:

@@ -111,8 +111,9 @@ class _Session:
         self._folder = folder
         self._inspection = inspection
         cap_bytes = assemble.memory_cap_bytes(config, inspection)
-        self._objective: Objective = assemble.objective_for(config, cap_bytes)
         self._choices = assemble.search_choices(config, inspection)
+        self._reference = assemble.reference_policy(self._choices, inspection)
+        self._objective: Objective = assemble.objective_for(config, cap_bytes, self._reference)
         self._plan = plain_policies(self._choices)
         self._resolved = resolved_yaml(config, credentials="hidden")
         self._search_data: dict[str, Any] = yaml.safe_load(self._resolved)
@@ -142,7 +143,7 @@ class _Session:
             make_spec=assemble.spec_maker(
                 self._config,
                 cap_bytes=self._objective.memory_cap_bytes,
-                reference=assemble.reference_policy(self._choices),
+                reference=self._reference,
             ),
             listeners=[self, mlflow, progress],
             baseline_key=self._plan[0].key,
@@ -206,7 +207,8 @@ class _Session:
             study.set_attribute(_GOAL, goal)
         else:
             self._refuse_changes(known, goal)
-        study.close_interrupted(self._objective.score)
+        for interrupted in study.close_interrupted(self._objective.score):
+            study.enqueue(interrupted.policy)
         return study
 
     def _refuse_changes(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -45,11 +45,7 @@ class _Divider:
 
     def part(self, whole: Any, example: Any, start: int) -> Any:
         if isinstance(whole, torch.Tensor) and isinstance(example, torch.Tensor):
-            dimension = self._sample_dimension(whole, example)
-            if dimension is None:
-                return whole
-            self.divided = True
-            return whole.narrow(dimension, start, self._micro_batch_size)
+            return self._part_of_tensor(whole, example, start)
         if isinstance(whole, Mapping) and isinstance(example, Mapping):
             return type(whole)({key: self.part(value, example.get(key), start) for key, value in whole.items()})  # type: ignore[call-arg]  # a dict or its like
         if isinstance(whole, list | tuple) and isinstance(example, list | tuple):
@@ -60,8 +56,19 @@ class _Divider:
                 return type(whole)(self.part(item, other, start) for item, other in zip(whole, example, strict=True))
         return whole
 
-    def _sample_dimension(self, whole: torch.Tensor, example: torch.Tensor) -> int | None:
+    def _part_of_tensor(self, whole: torch.Tensor, example: torch.Tensor, start: int) -> torch.Tensor:
         if whole.dim() != example.dim():
-            return None
-        sizes = list(zip(whole.shape, example.shape, strict=True))
-        return next((i for i, pair in enumerate(sizes) if pair == (self._num_samples, self._micro_batch_size)), None)
+            return whole
+        rows = [self._rows_per_sample(*sizes) for sizes in zip(whole.shape, example.shape, strict=True)]
+        # Where some dimension counts samples one by one, that is it; else one that holds several rows of each.
+        dimension = next((i for i, n in enumerate(rows) if n == 1), next((i for i, n in enumerate(rows) if n), None))
+        if dimension is None:
+            return whole
+        self.divided = True
+        per_sample = rows[dimension]
+        return whole.narrow(dimension, start * per_sample, self._micro_batch_size * per_sample)
+
+    def _rows_per_sample(self, whole_size: int, example_size: int) -> int:
+        """Rows of this dimension that each sample has; 0 where it does not count samples."""
+        rows, rest = divmod(whole_size, self._num_samples)
+        return rows if rest == 0 and example_size == rows * self._micro_batch_size else 0

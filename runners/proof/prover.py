@@ -11,8 +11,15 @@ import torch
 
 from runners.devices.base import Device
 from runners.proof.batch_split import UnsplittableBatchError, split_batch
-from runners.proof.compare import Difference, compare_records, compare_streams, first_not_finite, tolerance
-from runners.proof.randomness import seed_everything, silenced
+from runners.proof.compare import (
+    Difference,
+    compare_records,
+    compare_streams,
+    first_not_finite,
+    recompute_tolerance,
+    split_tolerance,
+)
+from runners.proof.randomness import HOST_STREAMS, seed_everything, silenced, stream_digests
 from runners.proof.split_hint import explain_split
 from runners.proof.training_record import TrainingRecord, record_training
 from runners.rig import Rig
@@ -89,7 +96,7 @@ class Prover:
         seed_everything(self._spec.seed)
         record = record_training(rig.step, baseline.batches, device=self._device, dtype=baseline.record.dtype)
         difference = compare_records(baseline.record, record)
-        allowed = tolerance(baseline.record.dtype, baseline.noise)
+        allowed = recompute_tolerance(baseline.record.dtype, baseline.noise)
         if difference.relative_error <= allowed and baseline.streams_repeat:
             difference = compare_streams(baseline.record, record) or difference
         record.close()
@@ -179,9 +186,10 @@ class Prover:
                 return self._compare_split(num_samples, micro_batch_size)
             except UnsplittableBatchError as error:
                 return _no_split_proof(str(error))
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  # the batch is of our making: its failure is not the policy's
                 if not self._device.is_out_of_memory(error):
-                    raise
+                    text = " ".join(str(error).split())
+                    return _no_split_proof(f"the model fails on a divided batch: {type(error).__name__}: {text}")
             self._device.release_cached_memory()
         return _no_split_proof("no batch larger than the micro-batch fits, so its division cannot be compared")
 
@@ -192,7 +200,7 @@ class Prover:
         undivided, unsilenced = self._silent_run([whole])
         divided, _ = self._silent_run(parts)
         difference = compare_records(undivided, divided, skip_integer_buffers=True)
-        allowed = tolerance(undivided.dtype, 0.0)
+        allowed = split_tolerance(undivided.dtype)
         not_finite = first_not_finite(undivided)
         reference = (
             f"one batch of {num_samples} samples without recompute, whole and as {len(parts)} x {micro_batch_size}"
@@ -203,14 +211,17 @@ class Prover:
             return _no_split_proof(f"the undivided batch proves nothing: {not_finite}")
         if difference.relative_error <= allowed:
             return _SplitFinding(Verdict.MATCH, difference, allowed, reference, None)
-        if unsilenced:
-            return _no_split_proof(f"{', '.join(sorted(unsilenced))} draws random numbers that cannot be silenced")
         why = self._why_split_differs(parts, undivided.losses[0])
+        if why is None and unsilenced:
+            return _no_split_proof(f"random draws of {', '.join(sorted(unsilenced))} cannot be silenced")
+        why = why or "the loss is not a mean over samples, or samples of one batch act on each other"
         reason = f"dividing the batch changes the training: {difference.reason}; {why}"
         return _SplitFinding(Verdict.MISMATCH, difference, allowed, reference, reason)
 
     def _silent_run(self, micro_batches: list[dict[str, Any]]) -> tuple[TrainingRecord, set[str]]:
         rig = Rig(self._workload, self._spec, self._device)
+        seed_everything(self._spec.seed)
+        before = stream_digests(self._device)
         with silenced() as unsilenced:
             # The same seed before every micro-batch: what the model decides with Python's or NumPy's generator, or
             # with single draws, is then decided alike for the whole batch and for each part of it.
@@ -222,9 +233,10 @@ class Prover:
                 update=False,
                 before_micro_batch=lambda: seed_everything(self._spec.seed),
             )
-        return record, unsilenced
+        drawn_from = {name for name in HOST_STREAMS if record.random_streams[name] != before[name]}
+        return record, unsilenced | drawn_from
 
-    def _why_split_differs(self, parts: list[dict[str, Any]], whole_loss: float) -> str:
+    def _why_split_differs(self, parts: list[dict[str, Any]], whole_loss: float) -> str | None:
         rig = Rig(self._workload, self._spec, self._device)
 
         def loss_of_part(part: Mapping[str, Any]) -> float:

@@ -16,6 +16,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from runners.devices.base import Device
 
+#: Streams that are not torch's: nothing can silence what a model draws from them.
+HOST_STREAMS = ("Python random", "NumPy")
+#: Arguments of an operator by name.
+_Given = Mapping[str, Any]
+_Answer = Callable[[Any, _Given], Any]
+
 
 def seed_everything(seed: int) -> None:
     """Seeds Python, NumPy and torch on every device."""
@@ -29,8 +35,7 @@ def stream_digests(device: Device) -> dict[str, str]:
     python_state, numpy_state = random.getstate(), np.random.get_state()
     states = {
         "torch CPU": torch.get_rng_state().numpy().tobytes(),
-        "Python random": pickle.dumps(python_state),
-        "NumPy": pickle.dumps(numpy_state),
+        **dict(zip(HOST_STREAMS, (pickle.dumps(python_state), pickle.dumps(numpy_state)), strict=True)),
     }
     if device.kind != "cpu":
         states[f"torch {device.kind}"] = device.rng_state().numpy().tobytes()
@@ -47,14 +52,17 @@ class _SilencedOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]  #
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        drawn = func(*args, **(kwargs or {}))
         if torch.Tag.nondeterministic_seeded not in func.tags:
-            return func(*args, **kwargs)
+            return drawn
+        given = _by_name(func, args, kwargs or {})
         answer = _FIXED_ANSWERS.get(func.overloadpacket)
-        if answer is None:
+        if answer is not None:
+            return answer(drawn, given)
+        # Fused attention and recurrent layers draw for their dropout only, and nothing where it is 0.
+        if all(given.get(name) != 0.0 for name in ("dropout_p", "dropout")):
             self.unsilenced.add(str(func))
-            return func(*args, **kwargs)
-        return answer(func(*args, **kwargs), args)
+        return drawn
 
 
 class _SilencedAttention(TorchFunctionMode):
@@ -72,36 +80,57 @@ class _SilencedAttention(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _fill(value: float) -> Callable[[torch.Tensor, tuple[Any, ...]], torch.Tensor]:
+def _by_name(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """What the operator was called with, its defaults included."""
+    arguments = func._schema.arguments
+    defaults = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
+    given = {argument.name: value for argument, value in zip(arguments, args, strict=False)}
+    return {**defaults, **given, **kwargs}
+
+
+def _fill(value: float) -> _Answer:
     return lambda drawn, _: drawn.fill_(value)
 
 
-def _keep_all(drawn: tuple[torch.Tensor, torch.Tensor], args: tuple[Any, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+def _keep_all(drawn: tuple[torch.Tensor, torch.Tensor], given: _Given) -> tuple[torch.Tensor, torch.Tensor]:
     _, mask = drawn
-    return args[0].clone(), mask.fill_(True)
+    return given["input"].clone(), mask.fill_(True)
 
 
-def _in_order(drawn: torch.Tensor, _: tuple[Any, ...]) -> torch.Tensor:
+def _middle(drawn: torch.Tensor, given: _Given) -> torch.Tensor:
+    return drawn.fill_((given["from"] + given["to"]) / 2)
+
+
+def _mean(drawn: torch.Tensor, given: _Given) -> torch.Tensor:
+    return drawn.copy_(torch.as_tensor(given["mean"], device=drawn.device))
+
+
+def _lowest(drawn: torch.Tensor, given: _Given) -> torch.Tensor:
+    return drawn.fill_(given.get("low", given.get("from", 0)))
+
+
+def _in_order(drawn: torch.Tensor, _: _Given) -> torch.Tensor:
     return drawn.copy_(torch.arange(drawn.numel(), device=drawn.device).view_as(drawn))
 
 
 _ATEN = torch.ops.aten
-_FIXED_ANSWERS: dict[Any, Callable[[Any, tuple[Any, ...]], Any]] = {
+_FIXED_ANSWERS: dict[Any, _Answer] = {
     _ATEN.bernoulli: _fill(1.0),
     _ATEN.bernoulli_: _fill(1.0),
     _ATEN.native_dropout: _keep_all,
     _ATEN.rand: _fill(0.5),
     _ATEN.rand_like: _fill(0.5),
-    _ATEN.uniform: _fill(0.5),
-    _ATEN.uniform_: _fill(0.5),
+    _ATEN.uniform: _middle,
+    _ATEN.uniform_: _middle,
     _ATEN.randn: _fill(0.0),
     _ATEN.randn_like: _fill(0.0),
-    _ATEN.normal: _fill(0.0),
-    _ATEN.normal_: _fill(0.0),
+    _ATEN.normal: _mean,
+    _ATEN.normal_: _mean,
     _ATEN.exponential_: _fill(1.0),
-    _ATEN.randint: _fill(0),
-    _ATEN.randint_like: _fill(0),
-    _ATEN.random_: _fill(0),
+    _ATEN.randint: _lowest,
+    _ATEN.randint_like: _lowest,
+    _ATEN.random: _lowest,
+    _ATEN.random_: _lowest,
     _ATEN.randperm: _in_order,
 }
 

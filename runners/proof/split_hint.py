@@ -20,8 +20,8 @@ def explain_split(
     *,
     whole_loss: float,
     loss_of_part: Callable[[Mapping[str, Any]], float],
-) -> str:
-    """One clause that says which property of the model or data makes division change the training."""
+) -> str | None:
+    """One clause that says which property of the model or data makes division change the training; None if unknown."""
     normalized = _batch_statistics(model)
     if normalized is not None:
         return f"{normalized} normalizes over the samples of one micro-batch"
@@ -33,7 +33,7 @@ def explain_split(
                 f"the loss is a mean over valid tokens, and the micro-batches hold unequal counts of them "
                 f"({', '.join(map(str, counts))} in {name}); let the model also return that count as loss_weight"
             )
-    return "the loss is not a mean over samples, or samples of one batch act on each other"
+    return None
 
 
 def _batch_statistics(model: nn.Module) -> str | None:

@@ -217,6 +217,21 @@ def test_a_residual_block_of_alike_layers_stays_one_block() -> None:
     assert only_list(Model(nn.Sequential(Residual(), Residual()))).path == "blocks"
 
 
+def test_layers_that_a_block_of_convolutions_runs_in_a_row_are_no_blocks() -> None:
+    class Convolutions(nn.Module):
+        def __init__(self, adds: bool) -> None:
+            super().__init__()
+            self.adds = adds
+            self.layers = nn.Sequential(
+                *(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.ReLU()) for _ in range(3))
+            )
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.layers(x) if self.adds else self.layers(x)
+
+    assert only_list(Model(nn.Sequential(Convolutions(adds=False), Convolutions(adds=True)))).path == "blocks"
+
+
 def test_a_residual_added_in_place_makes_no_stage() -> None:
     class InPlaceResidual(nn.Module):
         def __init__(self) -> None:
@@ -296,6 +311,31 @@ def test_attention_and_mlp_in_the_same_wrapper_are_no_alike_blocks() -> None:
 
     found = only_list(Model(nn.Sequential(block(), block(), block())))
     assert found == BlockList("blocks", "Sequential", 3, (("attention", "0"), ("mlp", "1")))
+
+
+def test_wrappers_around_different_parts_in_one_flat_list_are_blocks() -> None:
+    class Residual(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.inner(x)
+
+    flat = nn.ModuleList([Residual(Attention()), Residual(FeedForward()), Residual(Attention())])
+    assert only_list(Model(flat)) == BlockList("blocks", "Residual", 3)
+
+
+def test_a_sequence_of_stages_and_joints_gives_way_to_its_stages() -> None:
+    class Hierarchy(Model):
+        def run_blocks(self, x: torch.Tensor) -> torch.Tensor:
+            return self.blocks(x)
+
+    def stage(depth: int) -> nn.Sequential:
+        return nn.Sequential(*(Block() for _ in range(depth)))
+
+    features = nn.Sequential(nn.Linear(WIDTH, WIDTH), stage(2), nn.LayerNorm(WIDTH), stage(4))
+    assert [found.path for found in inspect(Hierarchy(features)).shape.block_lists] == ["blocks.1", "blocks.3"]
 
 
 def test_a_convolutional_net_has_blocks_without_units_and_says_so() -> None:
@@ -482,6 +522,23 @@ def test_named_blocks_and_units_are_taken_as_named() -> None:
     assert found.units == (("expansion", "ffwd.up"), ("mlp", "ffwd.down"))
 
 
+def test_a_module_that_holds_nothing_but_blocks_can_be_named() -> None:
+    class Stack(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = Block(), Block()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(self.first(x))
+
+    class Stacked(Model):
+        def run_blocks(self, x: torch.Tensor) -> torch.Tensor:
+            return self.blocks(x)
+
+    found = only_list(Stacked(Stack()), blocks=["blocks"])
+    assert found == BlockList("blocks", "Block", 2, (("attention", "sa"), ("mlp", "ffwd")))
+
+
 def test_a_named_unit_of_one_list_only_is_said_for_the_other() -> None:
     class TwoLists(Model):
         def __init__(self) -> None:
@@ -506,8 +563,8 @@ def test_a_named_unit_of_one_list_only_is_said_for_the_other() -> None:
     "blocks, units, message",
     [
         (["block"], None, r"placement.blocks names block, which Model does not have; did you mean blocks\?"),
-        (["blocks.0"], None, r"names blocks.0, which is a Block and no ModuleList, .*did you mean blocks\?"),
-        ([""], None, r"names the model itself, which is a Model and no ModuleList"),
+        (["blocks.0"], None, r"names blocks.0, which is a Block and no list of blocks .*did you mean blocks\?"),
+        ([""], None, r"names the model itself, which is a Model and no list of blocks"),
         (["blocks", "blocks"], None, r"names blocks and blocks, which share modules"),
         (["none"], None, r"names none, which is empty; known: blocks"),
         (

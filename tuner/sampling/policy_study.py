@@ -160,6 +160,8 @@ def open_policy_study(
     name: str, *, space: SearchSpace, sampler: DistinctSampler, storage: str | BaseStorage | None = None
 ) -> PolicyStudy:
     """The study of this name in the storage, created where there is none; None keeps it in memory."""
+    # Optuna reports every study it creates on standard error; what the user should know we say ourselves.
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(
         study_name=name,
         storage=storage,
