@@ -128,11 +128,10 @@ def _choose(
 ) -> Iterator[Container]:
     for container in level:
         inner = [candidate for candidate in candidates if candidate.path.startswith(f"{container.path}.")]
-        is_block_list = uses[container.path].runs_as_blocks and cost.is_worth_a_choice(container)
-        if is_block_list and not _holds_stages(container, inner, uses, cost):
-            yield container
-        else:
+        if not uses[container.path].runs_as_blocks or _holds_stages(container, inner, uses, cost):
             yield from _choose(_outermost(inner), inner, uses, cost)
+        elif cost.is_worth_a_choice(container):
+            yield container
 
 
 def _outermost(candidates: Sequence[Container]) -> list[Container]:
