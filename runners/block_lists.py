@@ -45,6 +45,16 @@ class Container:
     def targets(self) -> list[Target]:
         return [(block, "forward") for block in self.blocks]
 
+    def overlaps(self, other: Container) -> bool:
+        """True where a block of one list is a block of the other, or lies inside one; smaller parts may be shared."""
+        return bool(self._block_ids() & other._part_ids() or other._block_ids() & self._part_ids())
+
+    def _block_ids(self) -> set[int]:
+        return {id(block) for block in self.blocks}
+
+    def _part_ids(self) -> set[int]:
+        return {id(part) for block in self.blocks for part in block.modules()}
+
 
 def containers_of(model: nn.Module) -> list[Container]:
     """Every list, sequence or dict of modules below the model that holds anything."""
@@ -110,13 +120,10 @@ def choose_block_lists(
     """
     chosen = list(_choose(_outermost(candidates), candidates, uses, _Cost(model, candidates, uses)))
     chosen.sort(key=lambda container: uses[container.path].order)
-    taken: set[int] = set()
-    disjoint = []
+    disjoint: list[Container] = []
     for container in chosen:
-        modules = {id(module) for block in container.blocks for module in block.modules()}
-        if not modules & taken:
+        if not any(container.overlaps(other) for other in disjoint):
             disjoint.append(container)
-        taken |= modules
     return disjoint
 
 

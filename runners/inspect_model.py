@@ -103,11 +103,10 @@ def _named_lists(model: nn.Module, paths: Sequence[str]) -> list[Container]:
 
 
 def _refuse_overlap(container: Container, others: Sequence[Container]) -> None:
-    inside = {id(part) for block in container.blocks for part in block.modules()}
     for other in others:
-        if inside & {id(part) for block in other.blocks for part in block.modules()}:
+        if container.overlaps(other):
             raise WorkloadError(
-                f"placement.blocks names {other.path} and {container.path}, which share modules; "
+                f"placement.blocks names {other.path} and {container.path}, which share blocks; "
                 "name each block in one list only"
             )
 

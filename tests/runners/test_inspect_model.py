@@ -152,6 +152,26 @@ def test_experts_inside_a_block_are_no_list_of_blocks() -> None:
     assert found == BlockList("blocks", "ExpertBlock", 2, (("attention", "sa"), ("mlp", "ffwd")))
 
 
+def test_two_lists_may_share_parts_but_not_blocks() -> None:
+    class TwoLists(Model):
+        def __init__(self, more: nn.ModuleList) -> None:
+            super().__init__()
+            self.more = more
+
+        def run_blocks(self, x: torch.Tensor) -> torch.Tensor:
+            for block in [*self.blocks, *self.more]:
+                x = block(x)
+            return x
+
+    sharing_a_part = TwoLists(nn.ModuleList(Block() for _ in range(2)))
+    sharing_a_part.more[0].ffwd = sharing_a_part.blocks[0].ffwd
+    assert [found.path for found in inspect(sharing_a_part).shape.block_lists] == ["blocks", "more"]
+    first = Block()
+    sharing_a_block = TwoLists(nn.ModuleList([first, Block()]))
+    sharing_a_block.blocks[0] = first
+    assert only_list(sharing_a_block).path == "blocks"
+
+
 def test_heads_that_all_read_the_same_tensor_are_no_blocks() -> None:
     class ManyHeads(Model):
         def __init__(self) -> None:
@@ -565,7 +585,7 @@ def test_a_named_unit_of_one_list_only_is_said_for_the_other() -> None:
         (["block"], None, r"placement.blocks names block, which Model does not have; did you mean blocks\?"),
         (["blocks.0"], None, r"names blocks.0, which is a Block and no list of blocks .*did you mean blocks\?"),
         ([""], None, r"names the model itself, which is a Model and no list of blocks"),
-        (["blocks", "blocks"], None, r"names blocks and blocks, which share modules"),
+        (["blocks", "blocks"], None, r"names blocks and blocks, which share blocks"),
         (["none"], None, r"names none, which is empty; known: blocks"),
         (
             None,
