@@ -23,3 +23,8 @@ def test_a_message_ends_with_the_name_where_there_is_one() -> None:
     assert did_you_mean("modle", ["model"]) == "; did you mean model?"
     assert did_you_mean("xyz", ["model"]) == ""
     assert nearest_name("vision", ["torchvision"], similarity=0.8) is None
+
+
+def test_other_names_of_a_device_are_known() -> None:
+    assert nearest_name("GPU", ("auto", "cpu", "cuda", "npu")) == "cuda"
+    assert nearest_name("gpu", ("cpu", "npu")) == "npu"
