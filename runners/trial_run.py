@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runners.devices.base import PeakMemory
-from runners.measure.flops import count_flops
+from runners.measure.flops import count_step_flops
 from runners.measure.spread import median_standard_error
 from runners.measure.step_time import StepTimes, measure_step_times, time_once
 from runners.proof.randomness import seed_everything
@@ -57,23 +57,14 @@ class TrialRun:
         return self._session.prover.verify(self._spec.policy, rig)
 
     def _recomputed_flops_ratio(self, rig: Rig, micro_batch: Mapping[str, Any]) -> float | None:
-        """FLOPs that recompute adds, over those of the plain step; None where the model has none that are counted."""
-        policy = self._spec.policy
-        size = policy.batch.micro_batch_size
+        """FLOPs that recompute adds, over those of the plain step; None where the model has none that are counted.
 
-        def count() -> int:
-            seed_everything(self._spec.workload.seed)
-            flops = count_flops(lambda: rig.step.accumulate([micro_batch]))
-            rig.step.drop_gradients()
-            return flops
-
-        if size not in self._session.plain_flops:
-            with rig.placed(None):
-                self._session.plain_flops[size] = count()
-        plain = self._session.plain_flops[size]
-        if plain == 0:
-            return None
-        return (count() - plain) / plain if policy.recomputes else 0.0
+        Both are counted in one step under the policy: the plain model may not fit at this micro-batch.
+        """
+        seed_everything(self._spec.workload.seed)
+        flops = count_step_flops(lambda: rig.step.accumulate([micro_batch]), rig.phases)
+        rig.step.drop_gradients()
+        return flops.recomputed / flops.plain if flops.plain else None
 
     def _times(
         self, rig: Rig, micro_batches: Sequence[Mapping[str, Any]], peak: PeakMemory, verification: Verification

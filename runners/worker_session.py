@@ -25,7 +25,6 @@ class WorkerSession:
         self.device: Device = open_device(spec.device)
         self.workload: Workload = load_workload(spec)
         self.prover = Prover(self.workload, spec, self.device, global_batch_size=global_batch_size)
-        self.plain_flops: dict[int, int] = {}
         self.live_bytes = 0
         self._num_threads = threading.active_count()
 
