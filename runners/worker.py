@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from runners.base import WorkloadError
 from runners.devices.base import Device
 from runners.devices.registry import open_device
 from runners.inspect_model import inspect_model
@@ -52,9 +53,16 @@ class TrialWorker:
         rig = Rig(workload, spec.workload, device)
         seed_everything(spec.workload.seed)
         batch = workload.make_batch(spec.micro_batch_size)
-        findings = inspect_model(
-            rig.model, run_step=lambda: rig.step.forward(batch), blocks=spec.blocks, units=spec.units
-        )
+        try:
+            findings = inspect_model(
+                rig.model, run_step=lambda: rig.step.forward(batch), blocks=spec.blocks, units=spec.units
+            )
+        except WorkloadError:
+            raise
+        except Exception as error:
+            reason, _ = explain_error(error, rig.model, None)
+            size = spec.micro_batch_size
+            raise WorkloadError(f"the model cannot run forward on a batch of {size}: {reason}") from error
         return ModelInspection(
             shape=findings.shape,
             model_class=type(rig.model).__name__,

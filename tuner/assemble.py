@@ -44,7 +44,8 @@ def inspection_spec(config: SearchConfig) -> InspectionSpec:
         workload=workload_spec(config),
         blocks=None if blocks == "auto" else tuple(blocks),
         units=None if units == "auto" else dict(units),
-        micro_batch_size=min(micro_batch_sizes(config)),
+        # Batch statistics need two samples, and some models refuse one; two are hardly dearer.
+        micro_batch_size=min((size for size in micro_batch_sizes(config) if size > 1), default=1),
         timeout_s=config.runner.trial_timeout_s,
     )
 
