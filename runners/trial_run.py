@@ -42,8 +42,8 @@ class TrialRun:
         spec, session = self._spec, self._session
         if spec.measurement.verify:
             session.prover.prepare(spec.policy)
-        micro_batches = session.batches(spec.policy)
         live_bytes = session.settle()
+        micro_batches = session.batches(spec.policy)
         self.rig = rig = Rig(session.workload, spec.workload, session.device, spec.policy)
         verification = self._verify(rig)
         peak = session.device.measure_peak(RigStep(rig, micro_batches), live_bytes_before_trial=live_bytes)
