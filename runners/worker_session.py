@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import Any
 
@@ -27,6 +28,10 @@ class WorkerSession:
         self.prover = Prover(self.workload, spec, self.device, global_batch_size=global_batch_size)
         self.live_bytes = 0
         self._num_threads = threading.active_count()
+        # Looking for leaks walks through all objects, most of which are the libraries' and never change: leave those
+        # out from here on. (On a small model that walk took longer than the trial.)
+        gc.collect()
+        gc.freeze()
 
     def settle(self) -> int:
         """Bytes alive now that are not the coming trial's."""
