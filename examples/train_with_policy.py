@@ -17,8 +17,8 @@ from runners.measure.allocation_trace import AllocationRecorder
 from runners.workloads.gpt import gpt
 from tuner import RecomputePolicy, apply_policy, load_policy
 
-MODEL_ARGS = {"n_layer": 6, "n_embd": 128, "n_head": 4, "vocab_size": 1000, "dropout": 0.1}
-SEQUENCE_LENGTH = 128
+MODEL_ARGS = {"n_layer": 8, "n_embd": 64, "n_head": 4, "vocab_size": 256, "dropout": 0.1}
+SEQUENCE_LENGTH = 64
 NUM_STEPS = 5
 
 
