@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go  # type: ignore[import-untyped]  # plotly ships no types
 
-_BYTES_PER_GIB = 2**30
+_BYTES_PER_MIB, _BYTES_PER_GIB = 2**20, 2**30
 #: More of them would push the plot off the page; the table of trials lists all.
 _MAX_LISTED = 6
 #: As readable on white as on dark grey (4.3:1), since the page that shows the figure decides which it is.
@@ -66,8 +66,8 @@ class FrontPoint:
     """
 
     number: int
-    peak_memory_gib: float
-    throughput: float
+    peak_memory: float
+    speed: float
     kind: FrontKind
     hover: tuple[str, ...]
     label: str | None = None
@@ -88,15 +88,18 @@ class FrontData:
     """Everything the figure shows.
 
     Attributes:
-        points: In order of peak memory, then of throughput.
-        throughput_unit: ``tokens/s``, or ``samples/s`` where samples are not sequences.
-        memory_cap_gib: The study's cap; None where it has none.
+        points: In order of peak memory, then of speed.
+        speed_title: What ``speed`` is: relative to the baseline where all trials were timed beside the same reference,
+            since raw throughput moves with the load of the machine; else tokens or samples per second.
+        memory_unit: ``GiB``, or ``MiB`` where all is small; unit of every ``peak_memory`` and of the cap.
+        memory_cap: The study's cap; None where it has none.
     """
 
     points: tuple[FrontPoint, ...]
     unmeasured: tuple[UnmeasuredTrial, ...]
-    throughput_unit: str
-    memory_cap_gib: float | None
+    speed_title: str
+    memory_unit: str
+    memory_cap: float | None
 
     def of_kind(self, kind: FrontKind) -> tuple[FrontPoint, ...]:
         return tuple(point for point in self.points if point.kind is kind)
@@ -108,9 +111,13 @@ class FrontData:
 
 
 def front_points(trials: Sequence[FrontTrial], memory_cap_bytes: int | None) -> FrontData:
-    """What to draw for the trials: tokens per second where every measured trial has them, else samples per second."""
+    """What to draw for the trials; see `FrontData` for the units."""
     has_tokens = all(trial.tokens_per_second is not None for trial in trials if trial.samples_per_second is not None)
     unit = "tokens/s" if has_tokens else "samples/s"
+    baseline_speed = _common_baseline_speed(trials)
+    sizes = [trial.peak_memory_bytes for trial in trials if trial.peak_memory_bytes is not None]
+    is_small = max([*sizes, memory_cap_bytes or 0], default=0) < 2 * _BYTES_PER_GIB
+    memory_unit, num_bytes = ("MiB", _BYTES_PER_MIB) if is_small else ("GiB", _BYTES_PER_GIB)
     points = []
     unmeasured = []
     for trial in trials:
@@ -118,17 +125,28 @@ def front_points(trials: Sequence[FrontTrial], memory_cap_bytes: int | None) -> 
         if throughput is None or trial.peak_memory_bytes is None:
             unmeasured.append(UnmeasuredTrial(trial.number, trial.status, trial.policy_summary, trial.reason))
             continue
-        peak_gib = trial.peak_memory_bytes / _BYTES_PER_GIB
+        peak = trial.peak_memory_bytes / num_bytes
         kind = _kind(trial, memory_cap_bytes)
-        hover = _hover(trial, kind, f"{_speed(throughput)} {unit}", peak_gib)
+        relative = None if baseline_speed is None else (trial.relative_speed or 0.0) / baseline_speed
+        hover = _hover(trial, kind, f"{_speed(throughput)} {unit} as measured", relative, f"{peak:.3g} {memory_unit}")
         label = "baseline" if trial.is_baseline else None
-        points.append(FrontPoint(trial.number, peak_gib, throughput, kind, hover, label))
+        speed = throughput if relative is None else relative
+        points.append(FrontPoint(trial.number, peak, speed, kind, hover, label))
     return FrontData(
-        points=tuple(sorted(points, key=lambda point: (point.peak_memory_gib, point.throughput))),
+        points=tuple(sorted(points, key=lambda point: (point.peak_memory, point.speed))),
         unmeasured=tuple(unmeasured),
-        throughput_unit=unit,
-        memory_cap_gib=None if memory_cap_bytes is None else memory_cap_bytes / _BYTES_PER_GIB,
+        speed_title=f"throughput ({unit})" if baseline_speed is None else "speed (baseline = 1)",
+        memory_unit=memory_unit,
+        memory_cap=None if memory_cap_bytes is None else memory_cap_bytes / num_bytes,
     )
+
+
+def _common_baseline_speed(trials: Sequence[FrontTrial]) -> float | None:
+    """The baseline's relative speed where every measured trial has one; None where raw throughput must do."""
+    measured = [trial for trial in trials if trial.samples_per_second is not None]
+    if not all(trial.relative_speed is not None for trial in measured):
+        return None
+    return next((trial.relative_speed for trial in measured if trial.is_baseline), None)
 
 
 def _kind(trial: FrontTrial, memory_cap_bytes: int | None) -> FrontKind:
@@ -146,12 +164,11 @@ def _kind(trial: FrontTrial, memory_cap_bytes: int | None) -> FrontKind:
     return FrontKind.UNVERIFIED
 
 
-def _hover(trial: FrontTrial, kind: FrontKind, speed: str, peak_gib: float) -> tuple[str, ...]:
-    relative = "" if trial.relative_speed is None else f" ({trial.relative_speed:.3f} x reference)"
+def _hover(trial: FrontTrial, kind: FrontKind, throughput: str, relative: float | None, peak: str) -> tuple[str, ...]:
     return (
         trial.policy_summary,
-        f"{speed}{relative}",
-        f"peak {_gib(peak_gib)}",
+        throughput if relative is None else f"{relative:.2f} x the baseline's speed ({throughput})",
+        f"peak {peak}",
         f"micro-batch {trial.micro_batch_size} x {trial.gradient_accumulation_steps} accumulation steps",
         f"verdict {trial.verdict or 'none'}",
         f"trial {trial.number}: {kind.value}",
@@ -189,11 +206,9 @@ def draw_front(data: FrontData) -> go.Figure:
             figure.add_trace(_markers(points, kind, look))
     for point in data.points:
         if point.label is not None:
-            figure.add_annotation(
-                text=point.label, x=point.peak_memory_gib, y=point.throughput, yshift=-14, showarrow=False
-            )
-    if data.memory_cap_gib is not None:
-        _draw_cap(figure, data.memory_cap_gib)
+            figure.add_annotation(text=point.label, x=point.peak_memory, y=point.speed, yshift=-14, showarrow=False)
+    if data.memory_cap is not None:
+        _draw_cap(figure, data.memory_cap, data.memory_unit)
     note = _unmeasured_note(data.unmeasured)
     if note:
         figure.add_annotation(
@@ -225,8 +240,8 @@ def draw_front(data: FrontData) -> go.Figure:
         hoverlabel={"align": "left", "font": {"size": 13}},
     )
     axis = {"gridcolor": _GRID, "zeroline": False, "linecolor": _INK, "ticks": "outside", "tickcolor": _INK}
-    figure.update_xaxes(title="peak memory (GiB)", **axis)
-    figure.update_yaxes(title=f"throughput ({data.throughput_unit})", separatethousands=True, **axis)
+    figure.update_xaxes(title=f"peak memory ({data.memory_unit})", **axis)
+    figure.update_yaxes(title=data.speed_title, separatethousands=True, **axis)
     return figure
 
 
@@ -241,8 +256,8 @@ def front_html(data: FrontData) -> str:
 def _front_line(front: Sequence[FrontPoint]) -> go.Scatter:
     # With this much memory, the fastest measured placement that fits is the last point to the left: a staircase.
     return go.Scatter(
-        x=[point.peak_memory_gib for point in front],
-        y=[point.throughput for point in front],
+        x=[point.peak_memory for point in front],
+        y=[point.speed for point in front],
         mode="lines",
         line={"color": _LOOKS[FrontKind.FRONT].color, "width": 2, "shape": "hv"},
         hoverinfo="skip",
@@ -252,8 +267,8 @@ def _front_line(front: Sequence[FrontPoint]) -> go.Scatter:
 
 def _markers(points: Sequence[FrontPoint], kind: FrontKind, look: _Look) -> go.Scatter:
     return go.Scatter(
-        x=[point.peak_memory_gib for point in points],
-        y=[point.throughput for point in points],
+        x=[point.peak_memory for point in points],
+        y=[point.speed for point in points],
         text=["<br>".join([f"<b>{_safe(p.hover[0])}</b>", *map(_safe, p.hover[1:])]) for p in points],
         mode="markers",
         name=kind.value,
@@ -267,11 +282,11 @@ def _markers(points: Sequence[FrontPoint], kind: FrontKind, look: _Look) -> go.S
     )
 
 
-def _draw_cap(figure: go.Figure, cap_gib: float) -> None:
-    figure.add_vline(x=cap_gib, line={"color": _CAP_COLOR, "width": 2, "dash": "dash"})
+def _draw_cap(figure: go.Figure, cap: float, unit: str) -> None:
+    figure.add_vline(x=cap, line={"color": _CAP_COLOR, "width": 2, "dash": "dash"})
     figure.add_annotation(
-        text=f"cap {_gib(cap_gib)}",
-        x=cap_gib,
+        text=f"cap {cap:.3g} {unit}",
+        x=cap,
         y=1,
         yref="paper",
         xanchor="right",
@@ -302,10 +317,6 @@ def _shortened(text: str) -> str:
 
 def _safe(text: str) -> str:
     return html.escape(text, quote=False)
-
-
-def _gib(gib: float) -> str:
-    return f"{gib:.3f} GiB" if gib < 10 else f"{gib:.1f} GiB"
 
 
 def _speed(per_second: float) -> str:

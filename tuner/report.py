@@ -5,10 +5,11 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-from tuner.front_figure import FrontTrial, draw_front, front_points
+from tuner import front_figure
+from tuner.front_figure import FrontData, FrontTrial, draw_front, front_points
 from tuner.memory_size import format_bytes
 from tuner.results import StudyResults, TrialRecord
-from tuner.summary import StudySummary, spread_ratio, throughput_text
+from tuner.summary import StudySummary, throughput_text
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -47,13 +48,12 @@ def front_trials(results: StudyResults) -> list[FrontTrial]:
 
 def front_html(results: StudyResults) -> str:
     """The front as a page of its own that one can hover over."""
-    figure = draw_front(front_points(front_trials(results), memory_cap_bytes=results.memory_cap_bytes))
-    return str(figure.to_html(include_plotlyjs=True, full_html=True))
+    return front_figure.front_html(_front_data(results))
 
 
 def report_html(results: StudyResults, summary: StudySummary) -> str:
     """The whole report."""
-    figure = draw_front(front_points(front_trials(results), memory_cap_bytes=results.memory_cap_bytes))
+    figure = draw_front(_front_data(results))
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
         "<meta name='viewport' content='width=device-width, initial-scale=1'>",
@@ -72,6 +72,10 @@ def report_html(results: StudyResults, summary: StudySummary) -> str:
     return "\n".join(parts)
 
 
+def _front_data(results: StudyResults) -> FrontData:
+    return front_points(front_trials(results), memory_cap_bytes=results.memory_cap_bytes)
+
+
 def _asked(results: StudyResults) -> str:
     model = results.model
     lists = "; ".join(f"{b.path}: {b.num_blocks} x {b.kind}" for b in model.block_lists) or "none found"
@@ -83,19 +87,17 @@ def _asked(results: StudyResults) -> str:
 
 
 def _trials(trials: Sequence[TrialRecord]) -> str:
-    titles = ("trial", "status", "policy", "throughput", "spread", "peak", "proof", "note")
+    titles = ("trial", "status", "policy", "throughput (spread)", "peak", "proof", "note")
     head = "".join(f"<th>{title}</th>" for title in titles)
     return f"<div class='scroll'><table><tr>{head}</tr>{''.join(map(_trial_row, trials))}</table></div>"
 
 
 def _trial_row(trial: TrialRecord) -> str:
-    spread = spread_ratio(trial)
     cells = (
         ("number", str(trial.number)),
         ("", trial.status.value),
         ("", trial.policy_summary),
         ("number", "" if trial.samples_per_second is None else throughput_text(trial)),
-        ("number", "" if spread is None else f"{spread:.1%}"),
         ("number", "" if trial.peak_memory_bytes is None else format_bytes(trial.peak_memory_bytes)),
         ("", "" if trial.verification is None else trial.verification.verdict.value),
         ("", "best" if trial.is_best else "on the front" if trial.on_front else trial.infeasible_reason or ""),

@@ -64,8 +64,8 @@ def test_kind_of_a_point(trial: FrontTrial, kind: FrontKind) -> None:
 def test_points_are_in_gib_and_in_order_of_memory() -> None:
     data = front_points(_ALL, CAP)
     assert [point.number for point in data.points] == [2, 0, 4, 5, 1, 3]
-    assert [point.peak_memory_gib for point in data.points] == [1.0, 3.0, 3.0, 3.0, 3.0, 5.0]
-    assert (data.memory_cap_gib, data.throughput_unit) == (4.0, "tokens/s")
+    assert [point.peak_memory for point in data.points] == [1.0, 3.0, 3.0, 3.0, 3.0, 5.0]
+    assert (data.memory_cap, data.memory_unit, data.speed_title) == (4.0, "GiB", "throughput (tokens/s)")
 
 
 def test_front_runs_from_least_memory_to_the_best() -> None:
@@ -75,8 +75,8 @@ def test_front_runs_from_least_memory_to_the_best() -> None:
 def test_hover_tells_the_policy_and_what_it_reached() -> None:
     assert front_points([_BEST], CAP).points[0].hover == (
         "mlp[0-5] @4x2",
-        "3,000 tokens/s (1.250 x reference)",
-        "peak 3.000 GiB",
+        "3,000 tokens/s as measured",
+        "peak 3 GiB",
         "micro-batch 2 x 4 accumulation steps",
         "verdict MATCH",
         "trial 1: best",
@@ -85,9 +85,23 @@ def test_hover_tells_the_policy_and_what_it_reached() -> None:
 
 def test_samples_are_drawn_where_they_are_not_sequences() -> None:
     data = front_points([replace(_TRIAL, tokens_per_second=None), _NO_ROOM], CAP)
-    assert data.throughput_unit == "samples/s"
-    assert data.points[0].throughput == 10.0
-    assert data.points[0].hover[1] == "10 samples/s (1.250 x reference)"
+    assert data.speed_title == "throughput (samples/s)"
+    assert data.points[0].speed == 10.0
+    assert data.points[0].hover[1] == "10 samples/s as measured"
+
+
+def test_speed_is_relative_to_the_baseline_where_all_have_a_reference() -> None:
+    baseline = replace(_TRIAL, number=9, is_baseline=True, relative_speed=2.5, tokens_per_second=1.0)
+    data = front_points([baseline, _TRIAL], CAP)
+    assert data.speed_title == "speed (baseline = 1)"
+    assert sorted(point.speed for point in data.points) == [0.5, 1.0]
+    without = front_points([baseline, replace(_TRIAL, relative_speed=None)], CAP)
+    assert without.speed_title == "throughput (tokens/s)"
+
+
+def test_small_peaks_are_in_mib() -> None:
+    data = front_points([replace(_TRIAL, peak_memory_bytes=3 * 2**20)], 4 * 2**20)
+    assert (data.points[0].peak_memory, data.memory_cap, data.memory_unit) == (3.0, 4.0, "MiB")
 
 
 def test_trial_without_a_measurement_is_listed_not_drawn() -> None:
@@ -119,7 +133,7 @@ def test_every_kind_is_told_apart_by_shape_or_size_as_well_as_by_color() -> None
 def test_cap_is_drawn_where_it_is() -> None:
     figure = draw_front(front_points(_ALL, CAP))
     assert [(line.x0, line.x1) for line in figure.layout.shapes] == [(4.0, 4.0)]
-    assert "cap 4.000 GiB" in [annotation.text for annotation in figure.layout.annotations]
+    assert "cap 4 GiB" in [annotation.text for annotation in figure.layout.annotations]
 
 
 def test_without_a_cap_no_line_is_drawn() -> None:
@@ -129,7 +143,7 @@ def test_without_a_cap_no_line_is_drawn() -> None:
 def test_baseline_is_labelled() -> None:
     figure = draw_front(front_points([replace(_TRIAL, is_baseline=True), _BEST], CAP))
     (label,) = [annotation for annotation in figure.layout.annotations if annotation.text == "baseline"]
-    assert (label.x, label.y) == (3.0, 2560.0)
+    assert (label.x, label.y) == (3.0, 1.0)
 
 
 def test_front_line_is_a_staircase_through_the_front() -> None:
