@@ -28,14 +28,13 @@ class WorkerSession:
         self.prover = Prover(self.workload, spec, self.device, global_batch_size=global_batch_size)
         self.live_bytes = 0
         self._num_threads = threading.active_count()
-        # Looking for leaks walks through all objects, most of which are the libraries' and never change: leave those
-        # out from here on. (On a small model that walk took longer than the trial.)
-        gc.collect()
-        gc.freeze()
 
     def settle(self) -> int:
         """Bytes alive now that are not the coming trial's."""
         self.device.release_cached_memory()
+        # What is alive now is left out of every later walk through the objects, most of which are the libraries': on a
+        # small model those walks took longer than the trial.
+        gc.freeze()
         self.live_bytes = self.device.live_bytes()
         return self.live_bytes
 
