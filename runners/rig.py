@@ -121,7 +121,7 @@ def build_optimizer(model: torch.nn.Module, spec: WorkloadSpec) -> torch.optim.O
         for name, value in vars(torch.optim).items()
         if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) and value is not torch.optim.Optimizer
     }
-    optimizer_class = classes.get(spec.optimizer_name)
+    optimizer_class = classes.get(spec.optimizer_name.lower())
     if optimizer_class is None:
         raise WorkloadError(
             f"optimizer.name is {spec.optimizer_name!r}, which this torch does not have; "
