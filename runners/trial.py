@@ -118,6 +118,8 @@ class TrialSpec(_Record):
     Attributes:
         reference: Fixed policy of the study whose steps are interleaved with this trial's; None runs none.
         memory_cap_bytes: Enforced on devices that can limit an allocator; None leaves the device open.
+        timing_budget_s: Wall time of the counted steps after which those that were taken must do, ``min_steps`` at
+            least; None measures until the figure is steady.
     """
 
     trial_number: int
@@ -126,6 +128,7 @@ class TrialSpec(_Record):
     measurement: MeasurementSpec = MeasurementSpec()
     reference: RecomputePolicy | None = None
     memory_cap_bytes: int | None = None
+    timing_budget_s: float | None = None
     timeout_s: float | None = None
 
 

@@ -79,13 +79,14 @@ class TrialRun:
         if self._spec.reference is not None:
             time_reference = self._reference_timer(rig, self._spec.reference)
             time_reference()
+        timing_start = time.monotonic()
         return measure_step_times(
             lambda: rig.step.run(micro_batches),
             time_reference,
             phases=rig.phases,
             device=self._session.device,
             measurement=measurement,
-            give_up=self._is_late,
+            give_up=lambda: self._is_late(timing_start),
         )
 
     def _reference_timer(self, rig: Rig, reference: RecomputePolicy) -> Callable[[], float]:
@@ -107,9 +108,11 @@ class TrialRun:
         cap = self._spec.memory_cap_bytes
         return verification.verdict is not Verdict.MISMATCH and (cap is None or peak.capped_bytes <= cap)
 
-    def _is_late(self) -> bool:
-        limit = self._spec.timeout_s
-        return limit is not None and time.monotonic() - self._start > _TIMING_DEADLINE_SHARE * limit
+    def _is_late(self, timing_start: float) -> bool:
+        now, limit, budget = time.monotonic(), self._spec.timeout_s, self._spec.timing_budget_s
+        if budget is not None and now - timing_start > budget:
+            return True
+        return limit is not None and now - self._start > _TIMING_DEADLINE_SHARE * limit
 
     def _result(
         self, verification: Verification, peak: PeakMemory, flops_ratio: float | None, times: StepTimes
