@@ -52,9 +52,13 @@ class CpuDevice:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Looking at every object touches deprecated ones, which warn.
             for candidate in gc.get_objects():
-                if isinstance(candidate, torch.Tensor) and candidate.device.type == "cpu" and _has_storage(candidate):
-                    storage = candidate.untyped_storage()
-                    sizes[storage.data_ptr()] = storage.nbytes()
+                if not isinstance(candidate, torch.Tensor):
+                    continue
+                # A gradient that nobody looked at yet is no Python object of its own.
+                for tensor in (candidate, candidate.grad if candidate.is_leaf else None):
+                    if tensor is not None and tensor.device.type == "cpu" and _has_storage(tensor):
+                        storage = tensor.untyped_storage()
+                        sizes[storage.data_ptr()] = storage.nbytes()
         return sum(sizes.values())
 
     def measure_peak(self, step: MeasuredStep, *, live_bytes_before_trial: int) -> PeakMemory:

@@ -22,6 +22,8 @@ def open_device(name: str) -> Device:
         name = _best_kind()
     if name == "cpu":
         return CpuDevice()
+    if name not in ("cuda", "npu"):
+        raise WorkloadError(f"runner.device is {name}; known are auto, cpu, cuda and npu")
     if name == "npu" and importlib.util.find_spec("torch_npu") is None:
         raise WorkloadError("runner.device is npu, but torch_npu is not installed here; install it or use cpu")
     if name == "cuda" and not torch.cuda.is_available():
