@@ -119,7 +119,11 @@ def stop_rules(config: SearchConfig) -> list[StopRule]:
 def spec_maker(
     config: SearchConfig, *, cap_bytes: int, reference: RecomputePolicy | None
 ) -> Callable[[int, RecomputePolicy], TrialSpec]:
-    """From a trial's number and policy to what the runner is given."""
+    """From a trial's number and policy to what the runner is given.
+
+    Each trial counts steps for at most its share of the time limit: on a machine so noisy that no figure gets steady,
+    the first trials would else eat up the time of those to come. Close ones meet again in the playoff.
+    """
     workload = workload_spec(config)
     measurement = MeasurementSpec(**config.measurement.model_dump())
 
@@ -131,6 +135,7 @@ def spec_maker(
             measurement=measurement,
             reference=reference,
             memory_cap_bytes=cap_bytes,
+            timing_budget_s=config.search.time_limit_s / config.search.num_trials,
             timeout_s=config.runner.trial_timeout_s,
         )
 
@@ -154,9 +159,16 @@ def output_dir(config: SearchConfig) -> Path:
 
 
 def tracking(config: SearchConfig) -> TrackingSettings:
-    """Where MLflow keeps the study; one experiment per model unless one is named."""
-    return tracking_settings(
-        output_dir=output_dir(config),
-        experiment=config.tracking.experiment or config.model.factory,
-        uri=config.tracking.uri,
-    )
+    """Where MLflow keeps the study; one experiment per model unless one is named.
+
+    Raises:
+        GoalError: The default file under ``output_dir`` has an address that databases do not understand.
+    """
+    try:
+        return tracking_settings(
+            output_dir=output_dir(config),
+            experiment=config.tracking.experiment or config.model.factory,
+            uri=config.tracking.uri,
+        )
+    except ValueError as error:
+        raise GoalError(str(error)) from error

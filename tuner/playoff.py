@@ -17,15 +17,20 @@ _CLOSE_RATIO = 0.1
 _MAX_ENTRANTS = 5
 
 
-def playoff_entrants(results: Sequence[TrialResult], objective: Objective) -> list[TrialResult]:
-    """The fastest feasible trial, those that may be as fast, and the fastest plain one; less than two is no playoff."""
+def playoff_entrants(results: Sequence[TrialResult], objective: Objective, *, baseline_key: str) -> list[TrialResult]:
+    """The fastest feasible trial, those that may be as fast, the fastest plain one that fits, and the baseline.
+
+    The baseline takes part although it may not fit, where it could be measured at all: everything is compared with it.
+    Less than two is no playoff.
+    """
     ranked = feasible_by_speed(results, objective)
     if not ranked:
         return []
     fastest = ranked[0]
     close = [result for result in ranked[1:] if _may_be_as_fast(result, fastest)]
     plain = [result for result in ranked if not result.policy.recomputes][:1]
-    entrants = [fastest, *close[: _MAX_ENTRANTS - 1 - len(plain)], *plain]
+    baseline = [r for r in results if r.policy.key == baseline_key and r.samples_per_second is not None][-1:]
+    entrants = [fastest, *close[: _MAX_ENTRANTS - 3], *plain, *baseline]
     return list({result.trial_number: result for result in entrants}.values())
 
 

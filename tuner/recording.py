@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import time
 from collections.abc import Callable, Mapping
 
 from mlflow_config import names
@@ -17,6 +18,8 @@ from tuner.results import StudyResults, TrialRecord
 
 logger = logging.getLogger(__name__)
 
+#: Share of the time that a store in trouble may cost.
+_TRYING_SHARE = 0.1
 _FAILURES = (TrialStatus.FAILED, TrialStatus.TIMED_OUT, TrialStatus.NODE_LOST)
 _METRICS = (
     names.SAMPLES_PER_SECOND,
@@ -44,15 +47,37 @@ _METRICS = (
 class MlflowListener:
     """Shows each trial in MLflow as it starts and ends.
 
+    A store that does not answer is said once. Everything is tried again later, the opening too; the longer a try takes,
+    the longer until the next one.
+
     Args:
         results: Gives the study's results as they stand; asked after a trial has ended.
+        params: Of the study's own run.
+        texts: Path inside the artifacts of the study's own run to the text of the file.
     """
 
-    def __init__(self, recorder: StudyRecorder, results: Callable[[], StudyResults]) -> None:
+    def __init__(
+        self,
+        recorder: StudyRecorder,
+        results: Callable[[], StudyResults],
+        *,
+        params: Mapping[str, str | int | float | bool],
+        texts: Mapping[str, str],
+    ) -> None:
         self._recorder = recorder
         self._results = results
+        self._params = params
+        self._texts = texts
         self._details: dict[int, str] = {}
+        #: Trials that were stopped from outside; the recorder would write them anew each time.
+        self._recorded_as_stopped: set[int] = set()
+        self._is_open = False
         self._is_in_trouble = False
+        self._next_try_at = 0.0
+
+    def open(self) -> None:
+        """Finds or begins the study's own run, and ends the runs that a dead driver left."""
+        self._try(lambda: None)
 
     def started(self, trial_number: int, policy: RecomputePolicy) -> None:
         self._try(lambda: self._recorder.start_trial(trial_number, name=f"{trial_number}: {policy.summary()}"))
@@ -64,21 +89,14 @@ class MlflowListener:
 
     def catch_up(self) -> None:
         """Records every trial that is not recorded yet and moves the tags that depend on the others."""
-
-        def record_all() -> None:
-            recorded = self._recorder.recorded_trials()
-            for trial in self._results().trials:
-                if trial.number not in recorded:
-                    self._record(trial)
-                self._recorder.update_trial_tags(trial.number, _moving_tags(trial))
-
-        self._try(record_all)
+        self._try(self._record_all)
 
     def finish(self, *, texts: Mapping[str, str], markdown: str) -> None:
         """Completes the study's own run: its files, its table and the sentence on top."""
         results = self._results()
 
         def complete() -> None:
+            self._record_all()
             best = results.best
             self._recorder.record_study(
                 metrics={
@@ -98,8 +116,14 @@ class MlflowListener:
             outcomes = {"finished": RunOutcome.FINISHED, "failed": RunOutcome.FAILED}
             self._recorder.finish(outcomes.get(results.status, RunOutcome.KILLED))
 
-        self.catch_up()
-        self._try(complete)
+        self._try(complete, is_last=True)
+
+    def _record_all(self) -> None:
+        recorded = self._recorder.recorded_trials() | self._recorded_as_stopped
+        for trial in self._results().trials:
+            if trial.number not in recorded:
+                self._record(trial)
+            self._recorder.update_trial_tags(trial.number, _moving_tags(trial))
 
     def _record(self, trial: TrialRecord) -> None:
         data = trial.model_dump(mode="json")
@@ -113,7 +137,7 @@ class MlflowListener:
             metrics[names.VERIFICATION_NUM_STEPS] = proof.num_steps
         texts = {names.POLICY_FILE: dump_yaml(trial.policy)}
         if trial.number in self._details:
-            texts[names.DETAIL_FILE] = self._details.pop(trial.number)
+            texts[names.DETAIL_FILE] = self._details[trial.number]
         started_at_s = _seconds(trial.started_at)
         self._recorder.record_trial(
             trial.number,
@@ -126,18 +150,35 @@ class MlflowListener:
             started_at_s=started_at_s,
             ended_at_s=None if started_at_s is None else started_at_s + (trial.wall_time_s or 0.0),
         )
+        self._details.pop(trial.number, None)
+        if trial.status is TrialStatus.CANCELLED:
+            self._recorded_as_stopped.add(trial.number)
 
-    def _try(self, record: Callable[[], object]) -> None:
+    def _try(self, record: Callable[[], object], *, is_last: bool = False) -> None:
+        start = time.monotonic()
+        if start < self._next_try_at and not is_last:
+            return
         try:
+            self._open_recorder()
             record()
         except TrackingError as error:
             if not self._is_in_trouble:
                 logger.warning("MLflow: %s; the search goes on and records again later", error)
             self._is_in_trouble = True
+            end = time.monotonic()
+            self._next_try_at = end + (end - start) / _TRYING_SHARE
             return
         if self._is_in_trouble:
             logger.warning("MLflow: recording works again")
         self._is_in_trouble = False
+
+    def _open_recorder(self) -> None:
+        if self._is_open:
+            return
+        self._recorder.open()
+        self._recorder.close_stale_runs("interrupted: the process that ran the study ended")
+        self._recorder.record_study(params=self._params, texts=self._texts)
+        self._is_open = True
 
 
 _TABLE_COLUMNS = (

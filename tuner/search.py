@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -11,9 +12,11 @@ from runners.trial import TrialResult, TrialSpec, TrialStatus
 from search_spaces.policy import RecomputePolicy
 from tuner.objective import Objective, Score
 from tuner.sampling.distinct_sampler import SpaceExhausted
-from tuner.sampling.policy_study import PolicyStudy
+from tuner.sampling.policy_study import PolicyStudy, Proposal
 from tuner.stopping import Progress, StopReason, StopRule, count_failed_in_a_row, first_reason
 
+#: How trials end that say nothing about their policy, so that it may be tried anew.
+LOST_STATUSES = (TrialStatus.CANCELLED, TrialStatus.NODE_LOST)
 #: Seconds that the loop waits for a result before it looks at its rules again.
 _COLLECT_TIMEOUT_S = 1.0
 
@@ -33,7 +36,8 @@ class Search:
 
     Args:
         make_spec: From a trial's number and policy, what the runner is given.
-        baseline_key: Key of the plain policy; nothing else is started before it has run.
+        plan: Policies to try, in order, before the sampler is asked; those already tried are passed over. The first one
+            is the baseline, and nothing else is started before it has run.
         previous: Results of earlier sessions of the same study.
         previous_elapsed_s: Wall time of those sessions.
     """
@@ -47,7 +51,7 @@ class Search:
         rules: Sequence[StopRule],
         make_spec: Callable[[int, RecomputePolicy], TrialSpec],
         listeners: Sequence[SearchListener],
-        baseline_key: str,
+        plan: Sequence[RecomputePolicy],
         previous: Sequence[TrialResult] = (),
         previous_elapsed_s: float = 0.0,
     ) -> None:
@@ -57,7 +61,8 @@ class Search:
         self._rules = rules
         self._make_spec = make_spec
         self._listeners = listeners
-        self._baseline_key = baseline_key
+        self._baseline_policy = plan[0]
+        self._plan = deque(plan)
         self._in_flight: set[int] = set()
         self._statuses: list[TrialStatus] = []
         self._last_failure: str | None = None
@@ -72,9 +77,14 @@ class Search:
         """Wall time of the study so far, earlier sessions included."""
         return time.monotonic() - self._start
 
-    def run(self) -> StopReason:
-        """Runs trials until a rule says stop and all that were started have ended."""
+    def run(self, pause: Callable[[], None] = lambda: None) -> StopReason:
+        """Runs trials until a rule says stop and all that were started have ended.
+
+        Args:
+            pause: Called again and again where every result is stored and none is waited for; may raise to leave.
+        """
         while True:
+            pause()
             reason = self._start_trials()
             if reason is not None and not self._in_flight:
                 return reason
@@ -88,14 +98,14 @@ class Search:
 
     def _start_trials(self) -> StopReason | None:
         """Fills the runner; the reason where no further trial is to be started."""
-        while len(self._in_flight) < self._runner.capacity():
+        while True:
             reason = first_reason(self._rules, self._progress())
             if reason is not None:
                 return reason
-            if self._in_flight and self._baseline is None:
+            if len(self._in_flight) >= self._runner.capacity() or (self._in_flight and self._baseline is None):
                 return None
             try:
-                proposal = self._study.ask()
+                proposal = self._propose()
             except SpaceExhausted:
                 self._space_exhausted = True
                 continue
@@ -103,7 +113,12 @@ class Search:
             self._in_flight.add(proposal.trial_number)
             for listener in self._listeners:
                 listener.started(proposal.trial_number, proposal.policy)
-        return None
+
+    def _propose(self) -> Proposal:
+        """The next policy of the plan, handed over only now: what a dead driver leaves queued would come first."""
+        while self._plan and not self._study.enqueue(self._plan.popleft()):
+            pass
+        return self._study.ask()
 
     def _finish(self, result: TrialResult) -> None:
         self._in_flight.discard(result.trial_number)
@@ -117,8 +132,11 @@ class Search:
         self._statuses.append(result.status)
         if result.status is TrialStatus.FAILED:
             self._last_failure = result.reason
-        is_lost = result.status in (TrialStatus.CANCELLED, TrialStatus.NODE_LOST)
-        if result.policy.key == self._baseline_key and not is_lost:
+        if result.policy.key != self._baseline_policy.key:
+            return
+        if result.status in LOST_STATUSES:
+            self._plan.appendleft(self._baseline_policy)
+        else:
             self._baseline = result
 
     def _progress(self) -> Progress:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from search_spaces.whole_file import write_whole
 from tuner.user_error import UserError
@@ -14,6 +16,10 @@ from tuner.user_error import UserError
 
 class StudyBusyError(UserError):
     """Another driver runs this study now; the message is one line for the user."""
+
+
+class StudyFolderError(UserError):
+    """The study's folder cannot be written; the message is one line for the user."""
 
 
 class StudyFolder:
@@ -39,38 +45,99 @@ class StudyFolder:
         return self.search_file.exists() or self.database.exists()
 
     def write(self, path: Path, text: str) -> None:
-        """Writes a file whole or not at all."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text)
+        """Writes a file whole or not at all.
+
+        Raises:
+            StudyFolderError: The folder cannot be written to, or its disk is full.
+        """
+        with self._writing():
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_whole(path, text)
 
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)
+
+    def raise_if_busy(self) -> None:
+        """Says what `locked` would say, and leaves no trace where there is no such study.
+
+        Raises:
+            StudyBusyError: Another driver holds the study.
+        """
+        if self._lock_file.exists():
+            with self.locked():
+                pass
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Within the context no other driver on this machine can hold the study; the system frees it at any death.
 
+        A folder that holds nothing but the lock in the end is removed.
+
         Raises:
             StudyBusyError: Another one holds it.
+            StudyFolderError: The folder cannot be written to.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        with self._lock_file.open("a+") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                lock.seek(0)
-                raise StudyBusyError(
-                    f"{self.path} is in use by process {lock.read().strip() or 'unknown'}, which runs this study now; "
-                    "wait for it, stop it, or give this search another study name"
-                ) from None
+        with self._open_lock() as lock:
             lock.seek(0)
             lock.truncate()
             lock.write(str(os.getpid()))
             lock.flush()
-            yield
+            try:
+                yield
+            finally:
+                if os.listdir(self.path) == [self._lock_file.name]:
+                    self._lock_file.unlink()
+                    with contextlib.suppress(OSError):  # another driver was about to use it
+                        self.path.rmdir()
 
     def append_log(self, text: str) -> None:
-        """Adds the long form of what went wrong in a trial to trials.log."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with self.log_file.open("a", encoding="utf-8") as log:
-            log.write(text)
+        """Adds the long form of what went wrong in a trial to trials.log.
+
+        Raises:
+            StudyFolderError: The folder cannot be written to, or its disk is full.
+        """
+        with self._writing():
+            self.path.mkdir(parents=True, exist_ok=True)
+            with self.log_file.open("a", encoding="utf-8") as log:
+                log.write(text)
+
+    @contextmanager
+    def _open_lock(self) -> Iterator[TextIO]:
+        while True:
+            with self._writing():
+                self.path.mkdir(parents=True, exist_ok=True)
+                lock = self._lock_file.open("a+")
+            with lock:
+                with self._writing():
+                    try:
+                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except BlockingIOError:
+                        raise self._busy(lock) from None
+                if self._is_lock_file(lock):
+                    yield lock
+                    return
+
+    def _is_lock_file(self, lock: TextIO) -> bool:
+        """False where its last holder removed the file after it was opened here: a lock on it would bind nobody."""
+        try:
+            return os.path.samestat(os.fstat(lock.fileno()), self._lock_file.stat())
+        except FileNotFoundError:
+            return False
+
+    def _busy(self, lock: TextIO) -> StudyBusyError:
+        lock.seek(0)
+        holder = lock.read().strip() or "unknown"
+        return StudyBusyError(
+            f"{self.path} is in use by process {holder}, which runs this study now; wait for it, stop it, or give this "
+            "search another study name"
+        )
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StudyFolderError(
+                f"{self.path} cannot be written ({error.strerror}); make room or give the right to write there, or "
+                "name another folder by output_dir"
+            ) from error

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+import yaml
+
+from runners.trial import ModelInspection
+from tuner.config import SearchConfig
+from tuner.config_file import resolved_yaml
 
 #: Sections of search.yaml that decide what is measured and what wins. All others may change between sessions.
 _GOAL_SECTIONS = ("model", "batch", "optimizer", "memory_cap", "placement", "measurement")
 _GOAL_RUNNER_KEYS = ("device", "data_parallel_degree", "strategy")
 
 
-def goal_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a resolved search file that a resumed study must share."""
-    goal = {section: config[section] for section in _GOAL_SECTIONS}
-    goal["runner"] = {key: config["runner"][key] for key in _GOAL_RUNNER_KEYS}
+def search_data(config: SearchConfig) -> dict[str, Any]:
+    """The resolved search file as JSON data without credentials; numbers that JSON lacks as YAML writes them."""
+    data: dict[str, Any] = _json_data(yaml.safe_load(resolved_yaml(config, credentials="hidden")))
+    return data
+
+
+def goal_of(search: Mapping[str, Any], inspection: ModelInspection) -> dict[str, Any]:
+    """What a resumed study must share: part of the resolved search file, and what the file led to.
+
+    The same file can mean another model once its code was edited, and another device once the study was moved.
+    """
+    goal = {section: search[section] for section in _GOAL_SECTIONS}
+    goal["runner"] = {key: search["runner"][key] for key in _GOAL_RUNNER_KEYS}
+    goal["found"] = _found(inspection)
     return goal
 
 
@@ -26,3 +43,35 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -
             yield from changes(old, new, name)
         elif old != new:
             yield f"{name}: {old!r} -> {new!r}"
+
+
+def _found(inspection: ModelInspection) -> dict[str, Any]:
+    environment = inspection.environment
+    found = {name: environment.get(name) for name in ("device_kind", "torch")}
+    if found["device_kind"] == "cpu":
+        # Nodes with accelerators may differ in their processors within one cluster; a CPU trial lives on them.
+        found["num_threads"] = environment.get("num_threads")
+    return {
+        **found,
+        "num_parameters": inspection.shape.num_parameters,
+        "blocks": {
+            blocks.path: {
+                "kind": blocks.kind,
+                "num_blocks": blocks.num_blocks,
+                "units": dict(blocks.units),
+                "aliases": [list(group) for group in blocks.aliases],
+                "segments": blocks.segment_refusal or "possible",
+            }
+            for blocks in inspection.shape.block_lists
+        },
+    }
+
+
+def _json_data(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _json_data(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_json_data(value) for value in data]
+    if isinstance(data, float) and not math.isfinite(data):
+        return ".nan" if math.isnan(data) else f"{'-' if data < 0 else ''}.inf"
+    return data

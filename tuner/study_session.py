@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import yaml
-
 from mlflow_config import names
-from mlflow_config.errors import TrackingError
 from mlflow_config.recorder import StudyRecorder
 from mlflow_config.settings import ignored_environment
-from runners.base import TrialRunner
+from runners.base import RunnerError, TrialRunner
 from runners.trial import ModelInspection, TrialResult
 from search_spaces.ablation import plain_policies
 from search_spaces.registry import make_space
@@ -25,6 +20,7 @@ from tuner import assemble
 from tuner.config import SearchConfig
 from tuner.config_file import resolved_yaml
 from tuner.export.policy import PolicyExporter
+from tuner.interrupts import Interrupts
 from tuner.memory_size import describe_bytes
 from tuner.objective import Objective, Score
 from tuner.playoff import playoff_entrants, run_playoff
@@ -33,10 +29,11 @@ from tuner.report import front_html, report_html
 from tuner.results import StudyResults, StudyStatus, build_results
 from tuner.sampling.policy_study import PolicyStudy, open_policy_study
 from tuner.sampling.registry import make_sampler
-from tuner.search import Search, SearchListener
+from tuner.search import LOST_STATUSES, Search, SearchListener
 from tuner.speed_ratio import Playoff
 from tuner.study_folder import StudyFolder
-from tuner.study_record import changes, goal_of
+from tuner.study_record import changes, goal_of, search_data
+from tuner.study_storage import StudyStorageError, study_storage
 from tuner.summary import StudySummary, summarize
 from tuner.user_error import UserError
 
@@ -44,8 +41,8 @@ logger = logging.getLogger(__name__)
 
 #: How a policy is spelled as parameters; the other encoding is for spaces that the user spells block by block.
 _ENCODING = "two_action"
-#: Seconds between two writings of results.json while trials come in quickly.
-_WRITE_INTERVAL_S = 2.0
+#: Share of the time that writing results.json may take while trials come in quickly; each writing grows with them.
+_WRITING_SHARE = 0.05
 _GOAL, _ELAPSED, _PLAYOFF = "goal", "elapsed_s", "playoff"
 
 
@@ -81,93 +78,97 @@ def run_study(config: SearchConfig, runner: TrialRunner, *, resume: bool, make_p
         StudyExistsError: There is such a study already, or there is none to resume.
         StudyBusyError: Another driver runs it.
         StudyChangedError: On resume: another space, cap, model or goal.
+        StudyStorageError: The store of trials does not work.
         GoalError: The cap is no cap on this device.
-        RunnerError: Trials cannot run, or the model cannot be built as named.
+        RunnerError: The model cannot be built as named, or nothing can run here.
+        KeyboardInterrupt: Ctrl-C or SIGTERM before there was anything to keep.
     """
     folder = StudyFolder(assemble.output_dir(config), config.study)
+    interrupts = Interrupts()
+    with interrupts.handled():
+        folder.raise_if_busy()
+        _refuse_wrong_beginning(folder, config.study, resume=resume)
+        # The model and the cluster are tried before anything is written: a refused search leaves no folder behind.
+        logger.info("%s", runner.describe())
+        inspection = runner.inspect(assemble.inspection_spec(config))
+        session = _Session(config, runner, folder, inspection, interrupts)
+        with folder.locked():
+            # Another driver may have begun it meanwhile, and may even be through.
+            _refuse_wrong_beginning(folder, config.study, resume=resume)
+            return session.run(make_progress, resume=resume)
+
+
+def _refuse_wrong_beginning(folder: StudyFolder, study: str, *, resume: bool) -> None:
     if folder.exists() and not resume:
         raise StudyExistsError(
-            f"study {config.study} is in {folder.path} already; continue it with --resume, or give this search another "
+            f"study {study} is in {folder.path} already; continue it with --resume, or give this search another "
             "name with `study:`"
         )
     if resume and not folder.exists():
-        raise StudyExistsError(
-            f"there is no study {config.study} in {folder.path.parent} to resume; run without --resume"
-        )
-    # The model and the cluster are tried before anything is written: a refused search leaves no folder behind.
-    logger.info("%s", runner.describe())
-    inspection = runner.inspect(assemble.inspection_spec(config))
-    with folder.locked():
-        session = _Session(config, runner, folder, inspection)
-        return session.run(make_progress)
+        raise StudyExistsError(f"there is no study {study} in {folder.path.parent} to resume; run without --resume")
 
 
 class _Session:
     def __init__(
-        self, config: SearchConfig, runner: TrialRunner, folder: StudyFolder, inspection: ModelInspection
+        self,
+        config: SearchConfig,
+        runner: TrialRunner,
+        folder: StudyFolder,
+        inspection: ModelInspection,
+        interrupts: Interrupts,
     ) -> None:
         self._config = config
         self._runner = runner
         self._folder = folder
         self._inspection = inspection
+        self._interrupts = interrupts
         cap_bytes = assemble.memory_cap_bytes(config, inspection)
         self._choices = assemble.search_choices(config, inspection)
         self._reference = assemble.reference_policy(self._choices, inspection)
         self._objective: Objective = assemble.objective_for(config, cap_bytes, self._reference)
+        self._tracking = assemble.tracking(config)
+        self._storage = study_storage(config.storage, folder.database)
         self._plan = plain_policies(self._choices)
         self._resolved = resolved_yaml(config, credentials="hidden")
-        self._search_data: dict[str, Any] = yaml.safe_load(self._resolved)
+        self._search_data = search_data(config)
         self._status: StudyStatus = "running"
         self._stop_reason: str | None = None
         self._results: dict[int, TrialResult] = {}
-        self._written_at = 0.0
+        self._next_writing_at = 0.0
         self._playoff: Playoff | None = None
 
-    def run(self, make_progress: ProgressMaker) -> Outcome:
-        study = self._open_study()
-        for result in study.results():
-            self._results[result.trial_number] = result
+    def run(self, make_progress: ProgressMaker, *, resume: bool) -> Outcome:
+        with self._storage.errors():
+            study = self._open_study(resume=resume)
+            search: Search | None = None
+            recorder = StudyRecorder(self._tracking, study=self._config.study, study_id=study.unique_id())
+            mlflow = self._mlflow_listener(recorder)
+            progress = make_progress(self.results, lambda: 0.0 if search is None else search.elapsed_s)
+            search = self._search(study, [self, mlflow, progress])
         self._log_plan()
-        for policy in self._plan:
-            study.enqueue(policy)
-        self._folder.write(self._folder.search_file, resolved_yaml(self._config, credentials="hidden"))
-        recorder = self._open_recorder(study)
-        mlflow = MlflowListener(recorder, self.results)
-        search: Search | None = None
-        progress = make_progress(self.results, lambda: 0.0 if search is None else search.elapsed_s)
-        search = Search(
-            study,
-            self._runner,
-            objective=self._objective,
-            rules=assemble.stop_rules(self._config),
-            make_spec=assemble.spec_maker(
-                self._config,
-                cap_bytes=self._objective.memory_cap_bytes,
-                reference=self._reference,
-            ),
-            listeners=[self, mlflow, progress],
-            baseline_key=self._plan[0].key,
-            previous=list(self._results.values()),
-            previous_elapsed_s=float(study.attribute(_ELAPSED) or 0.0),
-        )
         try:
-            with progress, _interruptible():
-                reason = search.run()
+            self._folder.write(self._folder.search_file, self._resolved)
+            self._write_results()
+            mlflow.open()
+            with progress, self._storage.errors():
+                with self._interrupts.held():
+                    reason = search.run(pause=self._interrupts.raise_if_pending)
                 if not reason.is_failure:
                     self._run_playoff(study)
             self._status = "failed" if reason.is_failure else "finished"
             self._stop_reason = reason.message
         except KeyboardInterrupt:
             self._status, self._stop_reason = "interrupted", "interrupted by the user"
+        except (RunnerError, StudyStorageError) as error:
+            self._status, self._stop_reason = "failed", str(error).rstrip(".")
         except BaseException:
             self._status, self._stop_reason = "failed", "the search itself failed; its log says why"
             raise
         finally:
-            with _uninterrupted():
-                search.cancel()
-                study.set_attribute(_ELAPSED, search.elapsed_s)
-                summary = self._finish(mlflow)
-                recorder.close()
+            self._interrupts.refuse()
+            self._leave(search, study)
+            summary = self._finish(mlflow)
+            recorder.close()
         return Outcome(self.results(), summary, self._folder)
 
     def results(self) -> StudyResults:
@@ -182,7 +183,7 @@ class _Session:
             results=list(self._results.values()),
             baseline_key=self._plan[0].key,
             objective=self._objective,
-            playoff=self._playoff,
+            playoff=self._valid_playoff(),
         )
 
     def started(self, trial_number: int, policy: object) -> None:
@@ -192,73 +193,112 @@ class _Session:
         self._results[result.trial_number] = result
         if result.detail is not None:
             self._folder.append_log(f"trial {result.trial_number}: {result.reason}\n{result.detail}\n")
-        if time.monotonic() - self._written_at > _WRITE_INTERVAL_S:
-            self._folder.write(self._folder.results_file, self.results().to_json())
-            self._written_at = time.monotonic()
+        if time.monotonic() >= self._next_writing_at:
+            self._write_results()
 
-    def _open_study(self) -> PolicyStudy:
+    def _write_results(self) -> None:
+        start = time.monotonic()
+        self._folder.write(self._folder.results_file, self.results().to_json())
+        end = time.monotonic()
+        self._next_writing_at = end + (end - start) / _WRITING_SHARE
+
+    def _open_study(self, *, resume: bool) -> PolicyStudy:
+        """The study with the trials of earlier sessions, those that a dead driver left closed."""
         space = make_space(_ENCODING, self._choices)
         sampler = make_sampler(self._config.search.sampler, space, seed=self._config.search.seed)
-        storage = self._config.storage or f"sqlite:///{self._folder.database.resolve()}"
-        study = open_policy_study(self._config.study, space=space, sampler=sampler, storage=storage)
-        goal = goal_of(self._search_data)
+        study = open_policy_study(self._config.study, space=space, sampler=sampler, storage=self._storage.url)
+        goal = goal_of(self._search_data, self._inspection)
         known = study.attribute(_GOAL)
         if known is None:
+            self._refuse_lost_trials()
             study.set_attribute(_GOAL, goal)
+        elif not resume:
+            raise StudyExistsError(
+                f"study {self._config.study}: {self._storage.shown} holds trials of a study of this name already; "
+                "continue it with --resume in its own folder, or give this search another name with `study:`"
+            )
         else:
             self._refuse_changes(known, goal)
-        for interrupted in study.close_interrupted(self._objective.score):
-            study.enqueue(interrupted.policy)
+        study.close_interrupted(self._objective.score)
+        self._results = {result.trial_number: result for result in study.results()}
+        playoff = study.attribute(_PLAYOFF)
+        self._playoff = None if playoff is None else Playoff.model_validate(playoff)
         return study
+
+    def _refuse_lost_trials(self) -> None:
+        if self._folder.results_file.exists():
+            raise StudyExistsError(
+                f"study {self._config.study}: {self._folder.results_file} holds results, but {self._storage.shown} has "
+                "no trials of this study any more; restore them, or start anew under another name with `study:`"
+            )
 
     def _refuse_changes(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         changed = list(changes(before, now))
         if changed:
             raise StudyChangedError(
                 [
-                    f"study {self._config.study} cannot be resumed: its search file has changed. Undo the change, or "
-                    "give the new search another name with `study:`",
+                    f"study {self._config.study} cannot be resumed: what it measures has changed. Undo the change, "
+                    "or give the new search another name with `study:`",
                     *(f"  {line}" for line in changed),
                 ]
             )
 
-    def _open_recorder(self, study: PolicyStudy) -> StudyRecorder:
-        settings = assemble.tracking(self._config)
-        ignored = ignored_environment(settings)
+    def _mlflow_listener(self, recorder: StudyRecorder) -> MlflowListener:
+        ignored = ignored_environment(self._tracking)
         if ignored is not None:
             logger.warning("%s", ignored)
-        recorder = StudyRecorder(settings, study=self._config.study, study_id=study.unique_id())
+        return MlflowListener(
+            recorder,
+            self.results,
+            params={
+                names.MODEL: self._config.model.factory,
+                names.GLOBAL_BATCH_SIZE: self._config.batch.global_batch_size,
+                names.MEMORY_CAP_BYTES: self._objective.memory_cap_bytes,
+                names.SAMPLER: self._config.search.sampler,
+                names.SEED: self._config.search.seed,
+            },
+            texts={
+                names.SEARCH_FILE: self._resolved,
+                names.INSPECTION_FILE: self._inspection.model_dump_json(indent=1),
+            },
+        )
+
+    def _search(self, study: PolicyStudy, listeners: Sequence[SearchListener]) -> Search:
+        baseline, *others = self._plan
+        lost = [result.policy for result in self._results.values() if result.status in LOST_STATUSES]
+        return Search(
+            study,
+            self._runner,
+            objective=self._objective,
+            rules=assemble.stop_rules(self._config),
+            make_spec=assemble.spec_maker(
+                self._config, cap_bytes=self._objective.memory_cap_bytes, reference=self._reference
+            ),
+            listeners=listeners,
+            plan=[baseline, *lost, *others],
+            previous=list(self._results.values()),
+            previous_elapsed_s=float(study.attribute(_ELAPSED) or 0.0),
+        )
+
+    def _leave(self, search: Search, study: PolicyStudy) -> None:
+        """Stops what is in flight and keeps how long the study has run."""
         try:
-            recorder.open()
-            recorder.close_stale_runs("interrupted: the process that ran the study ended")
-            recorder.record_study(
-                params={
-                    names.MODEL: self._config.model.factory,
-                    names.GLOBAL_BATCH_SIZE: self._config.batch.global_batch_size,
-                    names.MEMORY_CAP_BYTES: self._objective.memory_cap_bytes,
-                    names.SAMPLER: self._config.search.sampler,
-                    names.SEED: self._config.search.seed,
-                },
-                texts={
-                    names.SEARCH_FILE: self._resolved,
-                    names.INSPECTION_FILE: self._inspection.model_dump_json(indent=1),
-                },
-            )
-        except TrackingError as error:
-            logger.warning("MLflow: %s; the search goes on and records again later", error)
-        return recorder
+            with self._storage.errors():
+                search.cancel()
+                study.set_attribute(_ELAPSED, search.elapsed_s)
+        except StudyStorageError as error:
+            if self._status != "failed":
+                logger.warning("%s", error)
 
     def _run_playoff(self, study: PolicyStudy) -> None:
         """Times the closest trials again, in turn; a resumed study that learned nothing new keeps its playoff."""
-        entrants = playoff_entrants(list(self._results.values()), self._objective)
-        numbers = tuple(result.trial_number for result in entrants)
-        known = study.attribute(_PLAYOFF)
-        if known is not None and tuple(known["trials"]) == numbers:
-            self._playoff = Playoff.model_validate(known)
+        if self._valid_playoff() is not None:
             return
+        entrants = self._playoff_entrants()
         if len(entrants) < 2:
             return
-        logger.info("playoff: trials %s are timed again in turn", ", ".join(map(str, numbers)))
+        numbers = ", ".join(str(entrant.trial_number) for entrant in entrants)
+        logger.info("playoff: trials %s are timed again in turn", numbers)
         timeout_s = self._config.runner.trial_timeout_s
         outcome = run_playoff(self._runner, entrants, assemble.workload_spec(self._config), timeout_s=timeout_s)
         if isinstance(outcome, str):
@@ -266,6 +306,16 @@ class _Session:
             return
         self._playoff = outcome
         study.set_attribute(_PLAYOFF, outcome.model_dump(mode="json"))
+
+    def _playoff_entrants(self) -> list[TrialResult]:
+        return playoff_entrants(list(self._results.values()), self._objective, baseline_key=self._plan[0].key)
+
+    def _valid_playoff(self) -> Playoff | None:
+        """The last playoff, as long as the same trials would meet in another one."""
+        if self._playoff is None:
+            return None
+        entrants = tuple(entrant.trial_number for entrant in self._playoff_entrants())
+        return self._playoff if entrants == self._playoff.trials else None
 
     def _log_plan(self) -> None:
         shape = self._inspection.shape
@@ -285,7 +335,7 @@ class _Session:
         summary = summarize(results)
         report = report_html(results, summary)
         texts = {names.FRONT_FILE: front_html(results), names.REPORT_FILE: report}
-        self._folder.write(self._folder.results_file, results.to_json())
+        self._write_results()
         self._folder.write(self._folder.report_file, report)
         best = results.best_trial()
         if best is None:
@@ -295,34 +345,3 @@ class _Session:
             self._folder.write(self._folder.policy_file, texts[names.POLICY_FILE])
         mlflow.finish(texts=texts, markdown="\n\n".join(summary.sentences))
         return summary
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGTERM ends the search as Ctrl-C does."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """What was measured is written even if the user is impatient."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

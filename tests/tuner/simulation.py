@@ -1,0 +1,193 @@
+"""Studies of a simulated model on a simulated device: milliseconds per trial, every store real.
+
+Also a program, so that a test can kill a driver: see `_main`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from runners.replay_runner import ReplayRunner
+from runners.trial import MemoryByKind, ModelInspection, TrialResult, TrialSpec, TrialStatus, Verdict, Verification
+from search_spaces.model_shape import BlockList, ModelShape
+from tuner.config_file import load_search_file
+from tuner.console import end_with, set_up_logging
+from tuner.progress import PlainProgress
+from tuner.results import StudyResults
+from tuner.study_session import Outcome, run_study
+
+NUM_BLOCKS = 2
+UNITS = (("attention", "attn"), ("mlp", "mlp"))
+SHAPE = ModelShape(1000, (BlockList("h", "Block", NUM_BLOCKS, UNITS),))
+ENVIRONMENT = {
+    "python": "3.11.7",
+    "torch": "2.13.0",
+    "device_kind": "cpu",
+    "device": "a simulated CPU, 2 threads",
+    "num_threads": 2,
+}
+INSPECTION = ModelInspection(
+    shape=SHAPE, model_class="Model", tokens_per_sample=16, device_memory_bytes=10**9, environment=ENVIRONMENT
+)
+MIB = 2**20
+STATIC_BYTES = 10 * MIB
+#: Per block and sample. Peaks with none and block on both blocks, at micro-batch 2: 26 and 12 MiB, at 1: 18 and 11 MiB.
+KEPT_BYTES = {"none": 4 * MIB, "attention": 3 * MIB, "mlp": 2 * MIB, "attention+mlp": MIB, "block": MIB // 2}
+#: Share of a step that recomputing every block costs.
+COST = {"none": 0.0, "attention": 0.1, "mlp": 0.12, "attention+mlp": 0.22, "block": 0.3}
+#: What each further micro-batch costs.
+SPLIT_COST = 0.5
+REFERENCE_TIME_S = 1.5
+MATCH = Verification(
+    verdict=Verdict.MATCH, max_relative_error=0.0, tolerance=1e-5, num_steps=3, reference="the same model"
+)
+
+#: The search that `write_search` writes: none, block, and one block of the two, at two micro-batches: 8 policies.
+SEARCH: dict[str, Any] = {
+    "study": "simulated",
+    "model": {"factory": "model.py:build"},
+    "batch": {"global_batch_size": 2, "sequence_length": 16},
+    "memory_cap": "20MiB",
+    "placement": {"actions": ["none", "block"]},
+    "search": {"num_trials": 40, "sampler": "grid"},
+}
+
+
+def write_search(folder: Path, **changes: Any) -> Path:
+    """A search file in the folder, whose study goes below ``folder/runs``.
+
+    Args:
+        changes: Entries by their path, with ``__`` between the parts; None removes one.
+    """
+    data: dict[str, Any] = yaml.safe_load(yaml.safe_dump({**SEARCH, "output_dir": str(folder / "runs")}))
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        section = data
+        for parent in parents:
+            section = section.setdefault(parent, {})
+        section[last] = value
+        if value is None:
+            del section[last]
+    (folder / "model.py").write_text("def build():\n    raise AssertionError('nothing is built here')\n")
+    file = folder / "search.yaml"
+    file.write_text(yaml.safe_dump(data))
+    return file
+
+
+def measure(spec: TrialSpec) -> TrialResult:
+    """What the simulated device measures."""
+    batch = spec.policy.batch
+    actions = spec.policy.placement[0].actions()
+    step_time_s = 1 + sum(COST[a] for a in actions) / NUM_BLOCKS + SPLIT_COST * (batch.gradient_accumulation_steps - 1)
+    activations = batch.micro_batch_size * sum(KEPT_BYTES[a] for a in actions)
+    peak = STATIC_BYTES + activations
+    samples_per_second = batch.global_batch_size / step_time_s
+    return TrialResult(
+        trial_number=spec.trial_number,
+        policy=spec.policy,
+        status=TrialStatus.COMPLETED,
+        samples_per_second=samples_per_second,
+        tokens_per_second=16 * samples_per_second,
+        step_time_s=step_time_s,
+        step_time_spread_s=0.0,
+        num_steps=5,
+        relative_speed=REFERENCE_TIME_S / step_time_s,
+        relative_speed_spread=0.0,
+        reference_step_time_s=REFERENCE_TIME_S,
+        forward_time_s=0.3,
+        backward_time_s=0.6,
+        recompute_time_s=step_time_s - 1,
+        optimizer_time_s=0.1,
+        recomputed_flops_ratio=0.0,
+        peak_memory_bytes=peak,
+        peak_allocated_bytes=peak,
+        memory_bytes=MemoryByKind(
+            parameters=STATIC_BYTES,
+            gradients=0,
+            optimizer_states=0,
+            buffers=0,
+            activations=activations,
+            temporary=0,
+        ),
+        verification=MATCH,
+        node="node-1",
+        device="a simulated CPU, 2 threads",
+        worker_pid=1,
+        started_at="2026-01-02T03:04:05+00:00",
+    )
+
+
+def replay(outcome: Callable[[TrialSpec], TrialResult] = measure, **options: Any) -> ReplayRunner:
+    return ReplayRunner(outcome, **{"inspection": INSPECTION, **options})
+
+
+class WaitingRunner(ReplayRunner):
+    """Says so on standard output when it comes to a trial, which then takes as long as nobody interrupts."""
+
+    def __init__(self, trial_number: int) -> None:
+        super().__init__(measure, inspection=INSPECTION)
+        self._trial_number = trial_number
+        self._is_waiting = False
+
+    def submit(self, spec: TrialSpec) -> None:
+        super().submit(spec)
+        if spec.trial_number == self._trial_number:
+            self._is_waiting = True
+            print("waiting", flush=True)
+
+    def collect(self, timeout_s: float) -> Sequence[TrialResult]:
+        if not self._is_waiting:
+            return super().collect(timeout_s)
+        time.sleep(0.1)
+        return ()
+
+
+def plain_progress(results: Callable[[], StudyResults], elapsed_s: Callable[[], float]) -> PlainProgress:
+    return PlainProgress(Console(stderr=True))
+
+
+def run(file: Path, *, resume: bool = False, runner: ReplayRunner | None = None) -> Outcome:
+    """One session of the study that the file describes."""
+    return run_study(load_search_file(file), runner or replay(), resume=resume, make_progress=plain_progress)
+
+
+def points(results: StudyResults) -> list[tuple[str, bool, bool]]:
+    """What a study says of each policy that was measured: its key, whether on the front, whether the best."""
+    return sorted(
+        (t.policy_key, t.on_front, t.is_best) for t in results.trials if t.status is not TrialStatus.CANCELLED
+    )
+
+
+def _main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("search_file", type=Path)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--die-in", type=int, help="trial in which the driver is killed")
+    parser.add_argument("--wait-in", type=int, help="trial that is waited for until somebody interrupts")
+    arguments = parser.parse_args()
+    set_up_logging(verbose=False)
+
+    def outcome(spec: TrialSpec) -> TrialResult:
+        if spec.trial_number == arguments.die_in:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return measure(spec)
+
+    runner = replay(outcome) if arguments.wait_in is None else WaitingRunner(arguments.wait_in)
+    ended = run(arguments.search_file, resume=arguments.resume, runner=runner)
+    print(ended.results.status)
+    return 0
+
+
+if __name__ == "__main__":
+    end_with(_main)
+    sys.exit(0)
