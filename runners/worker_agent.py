@@ -79,6 +79,8 @@ class WorkerAgent:
             self._process = None
 
     def _worker(self) -> WorkerProcess:
+        if self._process is not None and not self._process.is_alive:
+            self.stop()  # It died between two requests, say for want of memory: that is not the next one's fault.
         if self._process is None:
             self._process = WorkerProcess(self._environment)
         return self._process

@@ -17,11 +17,14 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Serves requests; what the user's code prints goes to standard error, so that it cannot mix with the answers."""
+    """Serves requests. What the user's code prints goes to standard error, and what it reads is empty, so that neither
+    can mix with requests and answers."""
     _die_with_parent()
+    requests = os.fdopen(os.dup(0), encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    _serve(sys.stdin, answers)
+    _serve(requests, answers)
 
 
 def _serve(requests: IO[str], answers: IO[str]) -> None:

@@ -11,11 +11,18 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
+import psutil
+
 #: Bytes of a dead worker's standard error that are kept for the log.
 _KEPT_STDERR_BYTES = 20_000
+#: Seconds after which a silent process is looked at: a child of it may hold the pipe open after it is gone.
+_LOOK_INTERVAL_S = 1.0
+#: Variable that a worker and all it starts carry, so that they are found whatever session or parent they have.
+_FAMILY_VARIABLE = "RECOMPUTE_TUNER_FAMILY"
 
 
 class WorkerDiedError(Exception):
@@ -39,12 +46,13 @@ class WorkerProcess:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
+        self._family = uuid.uuid4().hex
         self._process = subprocess.Popen(
             [sys.executable, "-m", "runners.worker_main"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env={**os.environ, **environment},
+            env={**os.environ, **environment, _FAMILY_VARIABLE: self._family},
             start_new_session=True,
         )
         self._received = b""
@@ -52,6 +60,10 @@ class WorkerProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
 
     def ask(self, request: Mapping[str, Any], *, timeout_s: float | None) -> dict[str, Any]:
         """Sends one request and waits for its answer.
@@ -72,8 +84,11 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Ends the process and all it started; may be called twice."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
+        for process in psutil.process_iter(["environ"]):
+            if (process.info["environ"] or {}).get(_FAMILY_VARIABLE) == self._family:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout, self._stderr):
             if pipe is not None and not pipe.closed:
@@ -87,9 +102,13 @@ class WorkerProcess:
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
                 self.kill()
-                raise WorkerTimeoutError
-            ready, _, _ = select.select([descriptor], [], [], remaining)
+                raise WorkerTimeoutError("the worker did not answer in time")
+            wait_s = _LOOK_INTERVAL_S if remaining is None else min(remaining, _LOOK_INTERVAL_S)
+            has_ended = self._process.poll() is not None
+            ready, _, _ = select.select([descriptor], [], [], 0 if has_ended else wait_s)
             if not ready:
+                if has_ended:
+                    raise self._died()
                 continue
             chunk = os.read(descriptor, 1 << 20)
             if not chunk:

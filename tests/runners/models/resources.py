@@ -78,8 +78,11 @@ def _read_input() -> None:
     assert sys.stdin.read() == ""
 
 
-def _leave_child() -> None:
-    subprocess.Popen(["sleep", "600"])
+def _fork_and_die() -> None:
+    print("my last words", file=sys.stderr, flush=True)
+    if os.fork() == 0:
+        time.sleep(600)
+    os._exit(9)
 
 
 def _leave_detached_child() -> None:
@@ -104,12 +107,10 @@ _FAILURES = {
     "allocator": lambda: torch.empty(_TOO_MANY_ELEMENTS),
     "kill": _kill,
     "segfault": _segfault,
-    "exit": lambda: os._exit(7),
-    "system_exit": lambda: sys.exit(3),
+    "fork_and_die": _fork_and_die,
     "loop": _loop,
     "print": _print,
     "read": _read_input,
-    "child": _leave_child,
     "detached_child": _leave_detached_child,
     "thread": _leave_thread,
     "tensor": _keep_tensor,
