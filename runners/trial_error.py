@@ -13,7 +13,8 @@ from torch.utils.checkpoint import CheckpointError
 
 _OWN_ROOT = Path(__file__).resolve().parent
 _LIBRARY_ROOTS = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
-_MAX_REASON_LENGTH = 400
+#: Longer messages are cut; the place that follows them is not.
+_MAX_MESSAGE_LENGTH = 300
 
 
 def explain_error(error: BaseException, model: nn.Module | None, last_recomputed_region: str | None) -> tuple[str, str]:
@@ -27,14 +28,14 @@ def explain_error(error: BaseException, model: nn.Module | None, last_recomputed
     if isinstance(error, CheckpointError):
         return _explain_rebuild(str(error), last_recomputed_region), detail
     message = " ".join(str(error).split()) or "no message"
-    reason = f"{type(error).__name__}: {message}"
+    reason = _shortened(f"{type(error).__name__}: {message}")
     block = _block_of(error.__traceback__, model)
     if block is not None:
         reason += f"; in {block}"
     line = _last_user_line(error.__traceback__)
     if line is not None:
         reason += f"; at {line}"
-    return _shortened(reason), detail
+    return reason, detail
 
 
 def _explain_rebuild(message: str, region: str | None) -> str:
@@ -45,12 +46,16 @@ def _explain_rebuild(message: str, region: str | None) -> str:
             f"{where} holds an operation that reads its saved tensors more than once in backward, which recompute "
             "cannot serve; place recompute outside of it"
         )
-    saved = _shapes(message, "saved metadata")
-    rebuilt = _shapes(message, "recomputed metadata")
+    saved, rebuilt = _shapes(message, "saved metadata"), _shapes(message, "recomputed metadata")
     if any(_has_grown(a, b) for a, b in zip(saved, rebuilt, strict=False)):
         return (
             f"{where} did not repeat itself: its tensors were larger the second time, so it kept state between the two "
             "runs; if it keeps a cache (use_cache, past_key_values), switch that off for training"
+        )
+    if saved and saved == rebuilt:
+        return (
+            f"{where} did not repeat itself: types or devices changed between forward and recompute "
+            f"(first {_type(message, 'saved metadata')}, then {_type(message, 'recomputed metadata')})"
         )
     if saved:
         return (
@@ -66,6 +71,12 @@ def _explain_rebuild(message: str, region: str | None) -> str:
 def _shapes(message: str, label: str) -> list[tuple[int, ...]]:
     found = re.findall(rf"{label}: \{{'shape': torch\.Size\(\[([0-9, ]*)\]\)", message)
     return [tuple(int(size) for size in text.split(",") if size.strip()) for text in found]
+
+
+def _type(message: str, label: str) -> str:
+    """Type and device of the first tensor that torch names, such as ``float32 on cpu``."""
+    found = re.search(rf"{label}: .*?'dtype': torch\.(\w+), 'device': device\(type='(\w+)'", message)
+    return "unknown" if found is None else f"{found[1]} on {found[2]}"
 
 
 def _has_grown(saved: tuple[int, ...], rebuilt: tuple[int, ...]) -> bool:
@@ -111,4 +122,4 @@ def _is_users(filename: str) -> bool:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= _MAX_REASON_LENGTH else text[: _MAX_REASON_LENGTH - 3] + "..."
+    return text if len(text) <= _MAX_MESSAGE_LENGTH else text[: _MAX_MESSAGE_LENGTH - 3] + "..."
