@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # before torch: its profiler's notices are of no use here
 
 import torch
 
