@@ -17,7 +17,7 @@ from runners.trial import TrialResult
 from search_spaces.policy import RecomputePolicy
 from tuner.memory_size import format_bytes
 from tuner.objective import Score
-from tuner.results import StudyResults, TrialRecord
+from tuner.results import LOST_STATUSES, StudyResults, TrialRecord
 
 #: Trials of the front that the live view lists.
 _MAX_FRONT_ROWS = 8
@@ -91,6 +91,7 @@ class LiveProgress:
         self._live = Live(get_renderable=self._view, console=console, refresh_per_second=2, transient=True)
 
     def __enter__(self) -> Self:
+        self._results = self._read_results()
         self._live.start()
         return self
 
@@ -110,20 +111,22 @@ class LiveProgress:
     def _view(self) -> RenderableType:
         lines: list[RenderableType] = [self._bar()]
         now = time.monotonic()
-        for number, (summary, since) in self._running.items():
+        # A copy: the view is drawn by a thread of its own while trials come and go.
+        for number, (summary, since) in list(self._running.items()):
             lines.append(Text(f"  running trial {number}: {summary} ({now - since:.0f} s)"))
         if self._results is not None:
             lines += _best_and_front(self._results)
         return Group(*lines)
 
     def _bar(self) -> Table:
-        done = len(self._results.trials) if self._results is not None else 0
-        left_s = max(0.0, self._time_limit_s - self._elapsed_s())
+        trials = self._results.trials if self._results is not None else []
+        done = sum(trial.status not in LOST_STATUSES for trial in trials)
+        left_s = max(0, int(self._time_limit_s - self._elapsed_s()))
         row = Table.grid(padding=(0, 1))
         row.add_row(
             Text(f"{done}/{self._num_trials} trials done, {len(self._running)} running"),
             ProgressBar(total=self._num_trials, completed=min(done, self._num_trials), width=30),
-            Text(f"at most {left_s / 60:.0f} min {left_s % 60:02.0f} s left"),
+            Text(f"at most {left_s // 60} min {left_s % 60:02} s left"),
         )
         return row
 

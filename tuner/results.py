@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from typing_extensions import Self
 
 from runners.trial import MemoryByKind, ModelInspection, TrialResult, TrialStatus, Verification
 from search_spaces.policy import PolicyError, RecomputePolicy, policy_from_dict, policy_to_dict
@@ -16,7 +17,8 @@ from tuner.pareto import find_winner, pareto_front
 from tuner.speed_ratio import Playoff
 from tuner.user_error import UserError
 
-RESULTS_SCHEMA_VERSION = 1
+#: How trials end that say nothing about their policy, so that it may be tried anew.
+LOST_STATUSES = (TrialStatus.CANCELLED, TrialStatus.NODE_LOST)
 
 StudyStatus = Literal["running", "finished", "interrupted", "failed"]
 
@@ -107,7 +109,7 @@ class ModelRecord(_Record):
 class StudyResults(_Record):
     """The whole of results.json."""
 
-    schema_version: int
+    schema_version: Literal[1]
     study: str
     status: StudyStatus
     stop_reason: str | None
@@ -121,6 +123,15 @@ class StudyResults(_Record):
     best: int | None
     playoff: Playoff | None
 
+    @model_validator(mode="after")
+    def _name_only_feasible_trials(self) -> Self:
+        """What is on the front or the best is exported, so a file that was edited must not make it anything else."""
+        feasible = {trial.number for trial in self.trials if trial.feasible}
+        wrong = [number for number in (*self.front, self.best) if number is not None and number not in feasible]
+        if wrong:
+            raise ValueError(f"front and best name trial {wrong[0]}, which is not a feasible trial of this file")
+        return self
+
     def trial(self, number: int) -> TrialRecord | None:
         return next((trial for trial in self.trials if trial.number == number), None)
 
@@ -133,7 +144,7 @@ class StudyResults(_Record):
         return [trial for trial in found if trial is not None]
 
     def to_json(self) -> str:
-        return json.dumps(self.model_dump(mode="json"), indent=1, allow_nan=False) + "\n"
+        return self.model_dump_json(indent=1) + "\n"
 
 
 def build_results(
@@ -166,7 +177,7 @@ def build_results(
     ]
     baseline = [trial for trial in trials if trial.is_baseline]
     return StudyResults(
-        schema_version=RESULTS_SCHEMA_VERSION,
+        schema_version=1,
         study=study,
         status=status,
         stop_reason=stop_reason,
@@ -207,8 +218,13 @@ def trial_record(
         predicted_step_time_s=None,
         memory_bytes=result.memory_bytes,
         verification=result.verification,
-        **measured,
+        **{name: _finite(value) for name, value in measured.items()},
     )
+
+
+def _finite(value: Any) -> Any:
+    """None where a figure is no number: JSON has no word for that, and nobody has measured it."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_results(path: Path) -> StudyResults:
@@ -218,16 +234,26 @@ def read_results(path: Path) -> StudyResults:
         ResultsError: There is none, or it is not one; the message says what to do.
     """
     try:
-        return StudyResults.model_validate_json(path.read_bytes())
+        results = StudyResults.model_validate_json(path.read_bytes())
+        for trial in results.trials:
+            trial.to_policy()
     except FileNotFoundError as error:
         raise ResultsError(f"{path} does not exist; a study writes it, so name one that has run") from error
     except OSError as error:
-        raise ResultsError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValidationError, PolicyError) as error:
-        first = str(error).splitlines()[1:3] if isinstance(error, ValidationError) else [str(error)]
-        raise ResultsError(
-            f"{path} is not a results file of this release ({' '.join(' '.join(first).split())}); run the study again"
-        ) from error
+        raise ResultsError(f"{path} cannot be read: {error.strerror}; name a file that can be read") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        reason = first["msg"].removeprefix("Value error, ")
+        raise _not_ours(path, f"{where}: {reason}" if where else reason) from error
+    except PolicyError as error:
+        raise _not_ours(path, str(error)) from error
+    return results
+
+
+def _not_ours(path: Path, reason: str) -> ResultsError:
+    text = " ".join(reason.split())
+    return ResultsError(f"{path} is not a results file of this release ({text}); run the study again")
 
 
 def _model_record(inspection: ModelInspection) -> ModelRecord:

@@ -11,12 +11,11 @@ from runners.base import TrialRunner
 from runners.trial import TrialResult, TrialSpec, TrialStatus
 from search_spaces.policy import RecomputePolicy
 from tuner.objective import Objective, Score
+from tuner.results import LOST_STATUSES
 from tuner.sampling.distinct_sampler import SpaceExhausted
 from tuner.sampling.policy_study import PolicyStudy, Proposal
 from tuner.stopping import Progress, StopReason, StopRule, count_failed_in_a_row, first_reason
 
-#: How trials end that say nothing about their policy, so that it may be tried anew.
-LOST_STATUSES = (TrialStatus.CANCELLED, TrialStatus.NODE_LOST)
 #: Seconds that the loop waits for a result before it looks at its rules again.
 _COLLECT_TIMEOUT_S = 1.0
 

@@ -26,10 +26,10 @@ from tuner.objective import Objective, Score
 from tuner.playoff import playoff_entrants, run_playoff
 from tuner.recording import MlflowListener
 from tuner.report import front_html, report_html
-from tuner.results import StudyResults, StudyStatus, build_results
+from tuner.results import LOST_STATUSES, StudyResults, StudyStatus, build_results
 from tuner.sampling.policy_study import PolicyStudy, open_policy_study
 from tuner.sampling.registry import make_sampler
-from tuner.search import LOST_STATUSES, Search, SearchListener
+from tuner.search import Search, SearchListener
 from tuner.speed_ratio import Playoff
 from tuner.study_folder import StudyFolder
 from tuner.study_record import changes, goal_of, search_data

@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from runners.trial import TrialStatus, Verdict
 from search_spaces.policy import BLOCK
 from tuner.memory_size import format_bytes
+from tuner.objective import ranking_speeds
 from tuner.pareto import compare
-from tuner.results import StudyResults, TrialRecord
+from tuner.results import LOST_STATUSES, StudyResults, TrialRecord
 from tuner.speed_ratio import Ratio
 
+_WHAT_MAKES_ROOM = (
+    "Raise memory_cap, allow smaller micro-batches or more actions, or shrink what no placement can drop."
+)
 #: A machine whose speed moves by less needs no mention.
 _NOTABLE_DRIFT = 0.1
 
@@ -112,34 +116,55 @@ def _answer(results: StudyResults, summary: StudySummary, winner: TrialRecord) -
 
 def _against_plain(results: StudyResults, summary: StudySummary, winner: TrialRecord) -> Iterable[str]:
     plain, baseline = summary.best_plain, summary.baseline
-    if plain is not None and plain.number == winner.number:
+    if not winner.to_policy().recomputes:
         yield "No recompute is the best answer here: no placement was faster within the cap."
     elif plain is not None:
         ratio = speed_against(results, winner, plain)
         if ratio is not None and (ratio.is_tie or ratio.value < 1):
+            how_fast = "as fast within the spread" if ratio.is_tie else "no slower"
             yield (
-                f"No meaningful gain: plain training at micro-batch {plain.micro_batch_size} fits as well and is as "
-                f"fast within the spread ({ratio_text(ratio)})."
+                f"No meaningful gain: plain training at micro-batch {plain.micro_batch_size} fits as well and is "
+                f"{how_fast} ({ratio_text(ratio)})."
             )
         elif ratio is not None:
             yield (
                 f"Against plain training that fits (trial {plain.number}, {plain.policy_summary}): "
                 f"{ratio_text(ratio)} its speed."
             )
-    elif baseline is not None:
-        yield "Plain training does not fit at any micro-batch size that was tried."
+    else:
+        yield from _why_plain_is_no_answer(results)
     if baseline is not None and baseline.number not in (winner.number, plain.number if plain is not None else -1):
         ratio = speed_against(results, winner, baseline)
         if ratio is not None and baseline.peak_memory_bytes:
             share = (winner.peak_memory_bytes or 0) / baseline.peak_memory_bytes
-            fits = "" if baseline.feasible else ", which does not fit"
             yield (
                 f"Against the plain baseline (trial {baseline.number}, {baseline.policy_summary}, peak "
-                f"{format_bytes(baseline.peak_memory_bytes)}{fits}): {ratio_text(ratio)} its speed at {share:.0%} of "
-                "its memory."
+                f"{format_bytes(baseline.peak_memory_bytes)}{_but_not_feasible(results, baseline)}): "
+                f"{ratio_text(ratio)} its speed at {share:.0%} of its memory."
             )
         elif baseline.status is TrialStatus.OUT_OF_MEMORY:
             yield f"The plain baseline ({baseline.policy_summary}) runs out of memory."
+
+
+def _why_plain_is_no_answer(results: StudyResults) -> Iterable[str]:
+    tried = [t for t in results.trials if not t.to_policy().recomputes and t.status not in LOST_STATUSES]
+    others = [t for t in tried if not _is_too_large(results, t)]
+    if others:
+        why = others[0].infeasible_reason
+        yield f"Plain training is not feasible: trial {others[0].number}, {others[0].policy_summary}: {why}."
+    elif tried:
+        yield "Plain training does not fit at any micro-batch size that was tried."
+
+
+def _is_too_large(results: StudyResults, trial: TrialRecord) -> bool:
+    over = trial.peak_memory_bytes is not None and trial.peak_memory_bytes > results.memory_cap_bytes
+    return over or trial.status is TrialStatus.OUT_OF_MEMORY
+
+
+def _but_not_feasible(results: StudyResults, trial: TrialRecord) -> str:
+    if trial.feasible:
+        return ""
+    return ", which does not fit" if _is_too_large(results, trial) else f", not feasible: {trial.infeasible_reason}"
 
 
 def _against_recompute_all(results: StudyResults, summary: StudySummary, winner: TrialRecord) -> Iterable[str]:
@@ -148,10 +173,9 @@ def _against_recompute_all(results: StudyResults, summary: StudySummary, winner:
         return
     ratio = speed_against(results, winner, other)
     if ratio is not None:
-        fits = "" if other.feasible else ", not feasible"
         yield (
-            f"Against recomputing every block (trial {other.number}, {other.policy_summary}{fits}): "
-            f"{ratio_text(ratio)} its speed."
+            f"Against recomputing every block (trial {other.number}, {other.policy_summary}"
+            f"{_but_not_feasible(results, other)}): {ratio_text(ratio)} its speed."
         )
 
 
@@ -160,8 +184,9 @@ def _drift(results: StudyResults) -> Iterable[str]:
     times_s = [t.reference_step_time_s for t in results.trials if t.reference_step_time_s is not None]
     if len(times_s) > 1 and max(times_s) / min(times_s) > 1 + _NOTABLE_DRIFT:
         yield (
-            f"The machine's speed moved by a factor of {max(times_s) / min(times_s):.2f} between trials, as the reference "
-            "steps beside each show; compare trials by their ratios, which take that out, not by raw throughput."
+            f"The machine's speed moved by a factor of {max(times_s) / min(times_s):.2f} between trials, as the "
+            "reference steps beside each show; compare trials by their ratios, which take that out, not by raw "
+            "throughput."
         )
 
 
@@ -170,8 +195,9 @@ def _no_answer(results: StudyResults) -> Iterable[str]:
     if not results.trials:
         yield "No trial has finished yet."
         return
-    measured = [trial for trial in results.trials if trial.peak_memory_bytes is not None]
-    fitting = [t for t in measured if (t.peak_memory_bytes or 0) <= results.memory_cap_bytes]
+    measured = [trial for trial in results.trials if trial.status is TrialStatus.COMPLETED]
+    fitting = [trial for trial in measured if not _is_too_large(results, trial)]
+    num_out_of_memory = sum(trial.status is TrialStatus.OUT_OF_MEMORY for trial in results.trials)
     if fitting:
         yield f"No feasible placement within {cap}: {len(fitting)} fit, but none is proven to train the same model."
         yield f"Trial {fitting[0].number}: {fitting[0].infeasible_reason}."
@@ -181,9 +207,13 @@ def _no_answer(results: StudyResults) -> Iterable[str]:
             f"No placement is feasible: the least memory measured is {format_bytes(least.peak_memory_bytes or 0)} "
             f"(trial {least.number}, {least.policy_summary}), and the cap is {cap}."
         )
-        yield "Raise memory_cap, allow smaller micro-batches or more actions, or shrink what no placement can drop."
+        yield _WHAT_MAKES_ROOM
+    elif num_out_of_memory:
+        yield f"No placement is feasible: {num_out_of_memory} ran out of memory, none could be measured within {cap}."
+        yield _WHAT_MAKES_ROOM
     else:
-        yield f"No trial could be measured; the first one: {results.trials[0].reason}"
+        first = results.trials[0]
+        yield f"No trial could be measured; the first one: {first.status.value}, {first.reason}."
 
 
 def _ties_with(results: StudyResults, winner: TrialRecord, trial: TrialRecord) -> bool:
@@ -199,7 +229,6 @@ def _recomputes_every_block(trial: TrialRecord) -> bool:
 
 
 def _fastest(trials: Iterable[TrialRecord]) -> TrialRecord | None:
-    def speed(trial: TrialRecord) -> float:
-        return trial.relative_speed or trial.samples_per_second or 0.0
-
-    return max(trials, key=speed, default=None)
+    candidates = list(trials)
+    ranked = zip(candidates, ranking_speeds(candidates), strict=True)
+    return max(ranked, key=lambda pair: 0.0 if pair[1] is None else pair[1].value, default=(None, None))[0]

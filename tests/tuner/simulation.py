@@ -18,12 +18,23 @@ import yaml
 from rich.console import Console
 
 from runners.replay_runner import ReplayRunner
-from runners.trial import MemoryByKind, ModelInspection, TrialResult, TrialSpec, TrialStatus, Verdict, Verification
+from runners.trial import (
+    MemoryByKind,
+    ModelInspection,
+    TrialResult,
+    TrialSpec,
+    TrialStatus,
+    Verdict,
+    Verification,
+    WorkloadSpec,
+)
 from search_spaces.model_shape import BlockList, ModelShape
+from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy, Region
 from tuner.config_file import load_search_file
 from tuner.console import end_with, set_up_logging
+from tuner.objective import Objective
 from tuner.progress import PlainProgress
-from tuner.results import StudyResults
+from tuner.results import StudyResults, build_results
 from tuner.study_session import Outcome, run_study
 
 NUM_BLOCKS = 2
@@ -125,6 +136,40 @@ def measure(spec: TrialSpec) -> TrialResult:
         worker_pid=1,
         started_at="2026-01-02T03:04:05+00:00",
     )
+
+
+def policy(action: str = "none", micro_batch_size: int = 2, *, last: int = NUM_BLOCKS - 1) -> RecomputePolicy:
+    """One action on the first blocks of the simulated model."""
+    regions = () if action == "none" else (Region(0, last, action),)
+    batch = BatchShape.split(global_batch_size=2, micro_batch_size=micro_batch_size)
+    return RecomputePolicy(batch, (BlockListPlacement("h", NUM_BLOCKS, UNITS, regions),)).canonical()
+
+
+def trial(number: int, action: str = "none", micro_batch_size: int = 2, **changes: Any) -> TrialResult:
+    """A measured trial; the changes replace what the simulated device measured."""
+    workload = WorkloadSpec(model_factory="model.py:build")
+    spec = TrialSpec(trial_number=number, policy=policy(action, micro_batch_size), workload=workload)
+    return measure(spec).model_copy(update=changes)
+
+
+def failure(number: int, status: TrialStatus, reason: str, action: str = "none", size: int = 2) -> TrialResult:
+    return TrialResult(trial_number=number, policy=policy(action, size), status=status, reason=reason)
+
+
+def results_of(*trials: TrialResult, cap_bytes: int = 20 * MIB, **changes: Any) -> StudyResults:
+    """A study with these trials, without having run it."""
+    arguments: dict[str, Any] = {
+        "study": "simulated",
+        "status": "finished",
+        "stop_reason": "all trials were run",
+        "search": SEARCH,
+        "inspection": INSPECTION,
+        "environment": ENVIRONMENT,
+        "results": trials,
+        "baseline_key": policy().key,
+        "objective": Objective(memory_cap_bytes=cap_bytes),
+    }
+    return build_results(**{**arguments, **changes})
 
 
 def replay(outcome: Callable[[TrialSpec], TrialResult] = measure, **options: Any) -> ReplayRunner:

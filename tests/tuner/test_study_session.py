@@ -164,7 +164,7 @@ def test_a_signal_while_the_model_is_looked_at_leaves_nothing(write_search: Writ
             signal.raise_signal(signal.SIGTERM)
             return INSPECTION
 
-    with pytest.raises(KeyboardInterrupt):  # noqa: PT011  # it has no message
+    with pytest.raises(KeyboardInterrupt, match=r"^$"):
         run(write_search(), runner=Interrupted(measure))
     assert not study_folder(tmp_path).exists()
 

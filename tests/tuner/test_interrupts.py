@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from tuner.interrupts import Interrupts
+
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+
+
+def interrupted() -> pytest.RaisesExc[KeyboardInterrupt]:
+    return pytest.raises(KeyboardInterrupt, match=r"^$")  # a signal carries no text
+
+
+@SIGNALS
+def test_a_signal_interrupts_at_once_where_nothing_is_kept(number: signal.Signals) -> None:
+    with Interrupts().handled(), interrupted():
+        signal.raise_signal(number)
+
+
+@SIGNALS
+def test_a_held_signal_waits_for_a_place_to_leave(number: signal.Signals) -> None:
+    interrupts = Interrupts()
+    steps = []
+    with interrupts.handled(), interrupted(), interrupts.held():
+        signal.raise_signal(number)
+        steps.append("stored")
+        interrupts.raise_if_pending()
+        steps.append("never")
+    assert steps == ["stored"]
+
+
+def test_a_held_signal_is_not_forgotten_at_the_end() -> None:
+    interrupts = Interrupts()
+    with interrupts.handled(), interrupted(), interrupts.held():
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_second_signal_does_not_wait() -> None:
+    interrupts = Interrupts()
+    with interrupts.handled(), interrupted(), interrupts.held():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("the second one waited")
+    interrupts.raise_if_pending()  # it is dealt with
+
+
+def test_a_signal_while_results_are_written_changes_nothing() -> None:
+    interrupts = Interrupts()
+    with interrupts.handled():
+        interrupts.refuse()
+        signal.raise_signal(signal.SIGTERM)
+        interrupts.raise_if_pending()
+
+
+def test_without_a_signal_there_is_no_interrupt() -> None:
+    interrupts = Interrupts()
+    with interrupts.handled(), interrupts.held():
+        interrupts.raise_if_pending()
+
+
+def test_handlers_are_given_back() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with Interrupts().handled():
+        assert signal.getsignal(signal.SIGTERM) not in before
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_thread_leaves_signals_alone() -> None:
+    seen = []
+
+    def look() -> None:
+        with Interrupts().handled():
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert seen == [signal.getsignal(signal.SIGTERM)]
