@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 _CONNECT_TIMEOUT_S = 5.0
 #: Seconds that an agent may take to come up on a cluster that has the resources in total.
 _AGENT_TIMEOUT_S = 120.0
+#: Seconds that an agent may take to end its worker and all that this started.
+_STOP_TIMEOUT_S = 10.0
 #: Ray's own names of the resources that it treats apart from custom ones.
 _CPU, _GPU = "CPU", "GPU"
 
@@ -68,6 +70,7 @@ class RayRunner:
         self._resources: dict[str, float] = {}
         self._idle: list[tuple[Any, str]] = []
         self._in_flight: dict[Any, _InFlight] = {}
+        self._waiting: list[TrialSpec] = []  # Trials whose node was lost, until there is room to run them again.
 
     def open(self) -> None:
         """Starts or joins the cluster and checks that it can run a trial at all.
@@ -131,10 +134,10 @@ class RayRunner:
         self._submit(spec, retried=False)
 
     def collect(self, timeout_s: float) -> Sequence[TrialResult]:
-        if not self._in_flight:
-            return []
+        results = self._run_waiting()
+        if results or not self._in_flight:
+            return results
         done, _ = ray.wait(list(self._in_flight), num_returns=1, timeout=timeout_s)
-        results = []
         for reference in done:
             flight = self._in_flight.pop(reference)
             result = self._outcome(reference, flight)
@@ -153,20 +156,19 @@ class RayRunner:
 
     def cancel(self) -> Sequence[TrialResult]:
         cancelled = [
-            failed_trial(flight.spec, TrialStatus.CANCELLED, "the study was stopped before the trial ended")
-            for flight in self._in_flight.values()
+            failed_trial(spec, TrialStatus.CANCELLED, "the study was stopped before the trial ended")
+            for spec in [*(flight.spec for flight in self._in_flight.values()), *self._waiting]
         ]
-        for flight in self._in_flight.values():
-            ray.kill(flight.agent)
+        _end([flight.agent for flight in self._in_flight.values()])
         self._in_flight.clear()
+        self._waiting.clear()
         return cancelled
 
     def close(self) -> None:
         if not self._is_open:
             return
         self.cancel()
-        for agent, _ in self._idle:
-            ray.kill(agent)
+        _end([agent for agent, _ in self._idle])
         self._idle.clear()
         # Only this process's connection ends; a cluster that it did not start goes on.
         ray.shutdown()
@@ -199,18 +201,34 @@ class RayRunner:
             )
             return failed_trial(flight.spec, TrialStatus.NODE_LOST, reason, detail=str(error))
         logger.warning("trial %d: node %s was lost; running it again", flight.spec.trial_number, flight.node_id[:8])
-        self._submit(flight.spec, retried=True)
+        self._waiting.append(flight.spec)
         return None
+
+    def _run_waiting(self) -> list[TrialResult]:
+        """Runs lost trials again as far as there is room; answers those for which there is none any more."""
+        lost = []
+        while self._waiting and (not self._in_flight or len(self._in_flight) < self.capacity()):
+            spec = self._waiting.pop()
+            try:
+                self._submit(spec, retried=True)
+            except RunnerError as error:
+                lost.append(failed_trial(spec, TrialStatus.NODE_LOST, f"its node was lost, and then {error}"))
+        return lost
 
     def _take_agent(self) -> tuple[Any, str]:
         self.open()
+        alive = {node["NodeID"] for node in _alive_nodes()}
+        self._idle = [(agent, node_id) for agent, node_id in self._idle if node_id in alive]
         if self._idle:
             return self._idle.pop()
         custom = {name: amount for name, amount in self._resources.items() if name not in (_CPU, _GPU)}
         # No restarts and no retries: what crashed a worker once would crash it again.
         agent_class: Any = ray.remote(max_restarts=0, max_task_retries=0)(_NodeAgent)
         agent = agent_class.options(
-            num_cpus=self._resources.get(_CPU, 0), num_gpus=self._resources.get(_GPU, 0), resources=custom
+            num_cpus=self._resources.get(_CPU, 0),
+            num_gpus=self._resources.get(_GPU, 0),
+            resources=custom,
+            max_concurrency=2,  # One call runs a trial, another may stop it.
         ).remote(_worker_environment(self._resources), self._options.process_per_trial)
         try:
             node_id = ray.get(agent.node_id.remote(), timeout=_AGENT_TIMEOUT_S)
@@ -219,6 +237,12 @@ class RayRunner:
             raise RunnerError(
                 f"no node gave {_amounts(self._resources)} within {_AGENT_TIMEOUT_S:g} s; the cluster is busy or has "
                 "changed; free resources or lower runner.resources_per_trial"
+            ) from error
+        except ray.exceptions.RayError as error:
+            last_line = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
+            raise RunnerError(
+                f"no process for trials could be started on the cluster: {last_line}; this package must be installed "
+                "on every node"
             ) from error
         return agent, str(node_id)
 
@@ -231,6 +255,14 @@ class _NodeAgent(WorkerAgent):
 
     def node_id(self) -> str:
         return str(ray.get_runtime_context().get_node_id())
+
+
+def _end(agents: Sequence[Any]) -> None:
+    """Ends agents, and before them their workers with all that these started, which Ray does not know of."""
+    if agents:
+        ray.wait([agent.stop.remote() for agent in agents], num_returns=len(agents), timeout=_STOP_TIMEOUT_S)
+    for agent in agents:
+        ray.kill(agent)
 
 
 def _worker_environment(resources: Mapping[str, float]) -> dict[str, str]:
@@ -264,7 +296,9 @@ def _default_resources(nodes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _fitting(available: Mapping[str, float], request: Mapping[str, float]) -> int:
-    return min((int(available.get(name, 0.0) // amount) for name, amount in request.items()), default=1)
+    shares = (available.get(name, 0.0) / amount for name, amount in request.items() if amount > 0)
+    # Ray counts resources in ten-thousandths: 1.0 holds ten times 0.1, whatever floating point makes of it.
+    return min((int(share + 1e-4) for share in shares), default=1)
 
 
 def _amounts(resources: Mapping[str, float]) -> str:

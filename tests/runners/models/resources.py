@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -89,6 +90,11 @@ def _leave_detached_child() -> None:
     subprocess.Popen(["sleep", "600"], start_new_session=True)
 
 
+def _loop_with_child() -> None:
+    _leave_detached_child()
+    _loop()
+
+
 def _leave_thread() -> None:
     threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 
@@ -109,6 +115,7 @@ _FAILURES = {
     "segfault": _segfault,
     "fork_and_die": _fork_and_die,
     "loop": _loop,
+    "child_loop": _loop_with_child,
     "print": _print,
     "read": _read_input,
     "detached_child": _leave_detached_child,
@@ -129,3 +136,22 @@ class FitsOnlyRecomputed(Stack):
 
 def fits_only_recomputed() -> nn.Module:
     return FitsOnlyRecomputed(Block() for _ in range(2))
+
+
+class Waiting(Stack):
+    """Says that it began, and goes on once it may."""
+
+    def __init__(self, folder: str, number: int) -> None:
+        super().__init__(Block() for _ in range(2))
+        self.folder = Path(folder)
+        self.number = number
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        (self.folder / f"began-{self.number}").touch()
+        while not (self.folder / "go").exists():
+            time.sleep(0.05)
+        return super().forward(x, target)
+
+
+def waiting(folder: str, number: int) -> nn.Module:
+    return Waiting(folder, number)
