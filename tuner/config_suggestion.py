@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-
 #: What people call things that have another name here.
 _OTHER_NAMES = {"gpu": "cuda", "nvidia": "cuda", "ascend": "npu"}
 
