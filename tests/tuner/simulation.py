@@ -30,8 +30,8 @@ from runners.trial import (
 )
 from search_spaces.model_shape import BlockList, ModelShape
 from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy, Region
+from tuner import assemble, cli
 from tuner.config_file import load_search_file
-from tuner.console import end_with, set_up_logging
 from tuner.objective import Objective
 from tuner.progress import PlainProgress
 from tuner.results import StudyResults, build_results
@@ -40,6 +40,7 @@ from tuner.study_session import Outcome, run_study
 NUM_BLOCKS = 2
 UNITS = (("attention", "attn"), ("mlp", "mlp"))
 SHAPE = ModelShape(1000, (BlockList("h", "Block", NUM_BLOCKS, UNITS),))
+WORKLOAD = WorkloadSpec(model_factory="model.py:build")
 ENVIRONMENT = {
     "python": "3.11.7",
     "torch": "2.13.0",
@@ -147,8 +148,8 @@ def policy(action: str = "none", micro_batch_size: int = 2, *, last: int = NUM_B
 
 def trial(number: int, action: str = "none", micro_batch_size: int = 2, **changes: Any) -> TrialResult:
     """A measured trial; the changes replace what the simulated device measured."""
-    workload = WorkloadSpec(model_factory="model.py:build")
-    spec = TrialSpec(trial_number=number, policy=policy(action, micro_batch_size), workload=workload)
+
+    spec = TrialSpec(trial_number=number, policy=policy(action, micro_batch_size), workload=WORKLOAD)
     return measure(spec).model_copy(update=changes)
 
 
@@ -213,26 +214,26 @@ def points(results: StudyResults) -> list[tuple[str, bool, bool]]:
     )
 
 
-def _main() -> int:
+def _main() -> None:
+    """The program `tune` on the simulated device: options of the simulation first, then those of `tune`."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("search_file", type=Path)
-    parser.add_argument("--resume", action="store_true")
     parser.add_argument("--die-in", type=int, help="trial in which the driver is killed")
     parser.add_argument("--wait-in", type=int, help="trial that is waited for until somebody interrupts")
-    arguments = parser.parse_args()
-    set_up_logging(verbose=False)
+    parser.add_argument("--trial-s", type=float, default=0.0, help="real seconds that a trial takes")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
 
     def outcome(spec: TrialSpec) -> TrialResult:
-        if spec.trial_number == arguments.die_in:
+        if spec.trial_number == options.die_in:
             os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(options.trial_s)
         return measure(spec)
 
-    runner = replay(outcome) if arguments.wait_in is None else WaitingRunner(arguments.wait_in)
-    ended = run(arguments.search_file, resume=arguments.resume, runner=runner)
-    print(ended.results.status)
-    return 0
+    runner = replay(outcome) if options.wait_in is None else WaitingRunner(options.wait_in)
+    assemble.ray_runner = lambda config: runner  # type: ignore[assignment,return-value]  # the device is simulated
+    sys.argv = ["tune", *options.arguments]
+    cli.main()
 
 
 if __name__ == "__main__":
-    end_with(_main)
-    sys.exit(0)
+    _main()

@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import simulation
+from click.testing import Result
+from simulation import MIB, failure, measure, replay
+
+from runners.base import RunnerError, WorkloadError
+from runners.replay_runner import ReplayRunner
+from runners.trial import InspectionSpec, ModelInspection, TrialResult, TrialSpec, TrialStatus
+
+WriteSearch = Callable[..., Path]
+Tune = Callable[..., Result]
+
+
+def test_a_search_that_found_something(tune: Tune, write_search: WriteSearch, tmp_path: Path) -> None:
+    result = tune("run", write_search())
+    assert result.exit_code == 0
+    title, *_ = result.stdout.splitlines()
+    assert title.strip() == "simulated: fastest within 20.0 MiB"
+    assert "Best within 20.0 MiB: trial " in result.stdout
+    assert "\nStopped: space exhausted: all 8 policies were tried.\n" in result.stdout
+    folder = tmp_path / "runs" / "simulated"
+    files = ", ".join(str(folder / name) for name in ("policy.yaml", "report.html", "results.json"))
+    assert result.stdout.endswith(f"\nFiles: {files}\n")
+
+
+def test_without_a_terminal_there_is_one_plain_line_per_trial(tune: Tune, write_search: WriteSearch) -> None:
+    result = tune("run", write_search())
+    lines = [line for line in result.stderr.splitlines() if line.startswith("trial ")]
+    assert len(lines) == 8
+    assert lines[0].startswith("trial   0  COMPLETED         32 tokens/s    26.0 MiB  MATCH     none @2x1  [")
+    assert lines[0].endswith("]  (its peak is 30.0% over the cap)")
+    assert "\x1b" not in result.stderr + result.stdout
+    assert "trial   0" not in result.stdout
+
+
+def test_json_is_one_document_and_nothing_else(tune: Tune, write_search: WriteSearch, tmp_path: Path) -> None:
+    result = tune("run", write_search(), "--json")
+    assert result.exit_code == 0
+    assert result.stdout == (tmp_path / "runs" / "simulated" / "results.json").read_text()
+    assert json.loads(result.stdout)["status"] == "finished"
+    assert "trial   0  COMPLETED" in result.stderr
+
+
+def test_nothing_feasible_has_its_own_exit_code(tune: Tune, write_search: WriteSearch) -> None:
+    result = tune("run", write_search(memory_cap="1MiB"))
+    assert result.exit_code == 3
+    assert "No placement is feasible: the least memory measured is 11.0 MiB" in result.stdout
+    assert "policy.yaml" not in result.stdout
+
+
+def test_only_out_of_memory_is_nothing_feasible(tune: Tune, write_search: WriteSearch) -> None:
+    runner = replay(lambda spec: failure(spec.trial_number, TrialStatus.OUT_OF_MEMORY, "no room for h.0"))
+    result = tune("run", write_search(), runner=runner)
+    assert result.exit_code == 3
+    assert "8 ran out of memory" in result.stdout
+
+
+def test_a_search_that_failed(tune: Tune, write_search: WriteSearch) -> None:
+    runner = replay(lambda spec: failure(spec.trial_number, TrialStatus.FAILED, "h.0: shapes differ"))
+    result = tune("run", write_search(), runner=runner)
+    assert result.exit_code == 1
+    assert "No trial could be measured; the first one: FAILED, h.0: shapes differ." in result.stdout
+    assert "Stopped: the model does not train without recompute: h.0: shapes differ." in result.stdout
+
+
+def test_an_interrupted_search_says_how_to_go_on(tune: Tune, write_search: WriteSearch) -> None:
+    def outcome(spec: TrialSpec) -> TrialResult:
+        if spec.trial_number == 2:
+            signal.raise_signal(signal.SIGINT)
+        return measure(spec)
+
+    file = write_search()
+    result = tune("run", file, runner=replay(outcome))
+    assert result.exit_code == 130
+    assert "Stopped: interrupted by the user.\nWhat was measured is kept; continue with --resume.\n" in result.stdout
+    assert tune("run", file, "--resume").exit_code == 0
+
+
+def test_an_interrupt_before_there_is_anything_to_keep(tune: Tune, write_search: WriteSearch) -> None:
+    class Interrupted(ReplayRunner):
+        def inspect(self, spec: InspectionSpec) -> ModelInspection:
+            signal.raise_signal(signal.SIGTERM)
+            raise AssertionError("the signal was not taken")
+
+    result = tune("run", write_search(), runner=Interrupted(measure))
+    assert (result.exit_code, result.stdout) == (130, "")
+    assert result.stderr.splitlines()[-1] == "interrupted"
+
+
+class Refusing(ReplayRunner):
+    def __init__(self, error: RunnerError) -> None:
+        super().__init__(measure)
+        self._error = error
+
+    def inspect(self, spec: InspectionSpec) -> ModelInspection:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        WorkloadError("model.factory is model.py:build, whose build() failed: NameError, name 'nn' is not defined"),
+        RunnerError("runner.resources_per_trial asks GPU: 1, but no node can give that; the cluster has CPU: 2 in all"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_cannot_run_is_one_line(tune: Tune, write_search: WriteSearch, tmp_path: Path, error: RunnerError) -> None:
+    result = tune("run", write_search(), runner=Refusing(error))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines()[1:] == [str(error)]  # after the line that says where trials run
+    assert not (tmp_path / "runs" / "simulated").exists()
+
+
+def test_a_runner_is_closed_whatever_happens(tune: Tune, write_search: WriteSearch) -> None:
+    refusing, finished = Refusing(RunnerError("no")), replay()
+    tune("run", write_search(), runner=refusing)
+    tune("run", write_search(search__num_trials=1), runner=finished)
+    for runner in (refusing, finished):
+        with pytest.raises(RunnerError, match="after the runner was closed"):
+            runner.submit(TrialSpec(trial_number=0, policy=simulation.policy(), workload=simulation.WORKLOAD))
+
+
+@pytest.mark.parametrize(
+    "changes, options, line",
+    [
+        ({}, ["--resume"], "there is no study simulated in {runs} to resume; run without --resume"),
+        (
+            {"memory_cap": "2TiB"},
+            [],
+            "memory_cap is 2TiB, 2,199,023,255,552 bytes (2.0 TiB), but the device (a simulated",
+        ),
+        ({"memory_cap": 40}, [], "memory_cap is 40, a number without a unit; write 40GiB or 40GB if you mean that"),
+        (
+            {"storage": "postgresql://nobody@127.0.0.1:1/x"},
+            [],
+            "storage is postgresql://***@127.0.0.1:1/x, which cannot",
+        ),
+        ({"study": "a/b"}, [], "study is 'a/b'"),
+    ],
+    ids=["resume", "cap", "unit", "storage", "name"],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    tune: Tune, write_search: WriteSearch, tmp_path: Path, changes: dict[str, Any], options: list[str], line: str
+) -> None:
+    result = tune("run", write_search(**changes), *options)
+    assert (result.exit_code, result.stdout) == (2, "")
+    said = result.stderr.splitlines()[-1]
+    assert line.format(runs=tmp_path / "runs") in said
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["mlflow.db"]
+
+
+def test_a_study_that_exists_is_one_line(tune: Tune, write_search: WriteSearch) -> None:
+    file = write_search(search__num_trials=1)
+    tune("run", file)
+    result = tune("run", file)
+    assert (result.exit_code, result.stdout) == (2, "")
+    (line,) = result.stderr.splitlines()
+    assert "already; continue it with --resume" in line
+
+
+def test_a_changed_goal_is_listed_line_by_line(tune: Tune, write_search: WriteSearch) -> None:
+    tune("run", write_search(search__num_trials=1))
+    result = tune("run", write_search(memory_cap="30MiB", optimizer__name="sgd"), "--resume")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines()[2:] == ["  optimizer.name: 'adamw' -> 'sgd'", "  memory_cap: '20MiB' -> '30MiB'"]
+
+
+class Screen:
+    """A program on a terminal of its own, as a person has it."""
+
+    def __init__(self, command: list[str]) -> None:
+        process_id, self._terminal = pty.fork()
+        if process_id == 0:
+            os.environ.update({"TERM": "xterm", "COLUMNS": "140", "LINES": "40"})
+            os.execv(command[0], command)
+        self._process_id = process_id
+        self.text = ""
+
+    def wait_for(self, text: str, *, timeout_s: float = 60.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while text not in self.text:
+            assert time.monotonic() < deadline, f"{text!r} did not appear:\n{self.text}"
+            assert self._read(), f"the program ended without {text!r}:\n{self.text}"
+
+    def press(self, key: bytes) -> None:
+        os.write(self._terminal, key)
+
+    def end(self) -> int:
+        """Reads on until the program has ended; its exit code."""
+        while self._read():
+            pass
+        _, status = os.waitpid(self._process_id, 0)
+        os.close(self._terminal)
+        return os.waitstatus_to_exitcode(status)
+
+    def _read(self) -> bool:
+        """Adds what has come within a moment; False after the end."""
+        if not select.select([self._terminal], [], [], 1.0)[0]:
+            return True
+        try:
+            data = os.read(self._terminal, 65536)
+        except OSError:  # what Linux answers once the program has closed its side
+            return False
+        self.text += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", data.decode(errors="replace"))
+        return bool(data)
+
+
+def test_a_terminal_shows_the_search_as_it_goes(write_search: WriteSearch) -> None:
+    screen = Screen([sys.executable, simulation.__file__, "--trial-s", "0.3", "run", str(write_search())])
+    screen.wait_for("0/40 trials done, 1 running")
+    screen.wait_for("running trial 0: none @2x1 (0 s)")
+    screen.wait_for("best so far: none within the cap yet")
+    screen.wait_for("best so far: trial 1, block @2x1, 25 tokens/s")
+    screen.wait_for("Pareto front so far")
+    screen.wait_for("at most 9 min 5")
+    assert screen.end() == 0
+    assert "trial   7  COMPLETED" in screen.text
+    assert "simulated: fastest within 20.0 MiB" in screen.text
+
+
+def test_ctrl_c_on_a_terminal_ends_the_search_and_keeps_it(tune: Tune, write_search: WriteSearch) -> None:
+    file = write_search()
+    screen = Screen([sys.executable, simulation.__file__, "--wait-in", "2", "run", str(file)])
+    screen.wait_for("running trial 2: none @1x2")
+    screen.press(b"\x03")
+    assert screen.end() == 130
+    assert "What was measured is kept; continue with --resume." in screen.text
+    assert "Traceback" not in screen.text
+    resumed = tune("run", file, "--resume", "--json")
+    assert resumed.exit_code == 0
+    assert len([t for t in json.loads(resumed.stdout)["trials"] if t["status"] == "COMPLETED"]) == 8
+
+
+def test_results_on_a_pipe_stay_apart_from_a_live_view(write_search: WriteSearch, tmp_path: Path) -> None:
+    """Standard error is a terminal, standard output is not, as in `tune run --json search.yaml > results.json`."""
+    command = f"'{sys.executable}' '{simulation.__file__}' run --json '{write_search()}' > '{tmp_path}/out.json'"
+    screen = Screen(["/bin/sh", "-c", command])
+    assert screen.end() == 0
+    assert json.loads((tmp_path / "out.json").read_text())["status"] == "finished"
+    assert "trials done" in screen.text
+
+
+def test_a_second_driver_is_told_on_the_command_line(write_search: WriteSearch) -> None:
+    file = write_search()
+    command = [sys.executable, simulation.__file__, "--wait-in", "1", "run", str(file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "waiting\n"
+        second = subprocess.run([*command, "--resume"], capture_output=True, text=True, check=False)
+        first.kill()
+    assert (second.returncode, second.stdout) == (2, "")
+    (line,) = second.stderr.splitlines()
+    assert f"is in use by process {first.pid}, which runs this study now" in line
+
+
+def test_peaks_are_within_the_cap_that_was_asked_for(tune: Tune, write_search: WriteSearch) -> None:
+    data = json.loads(tune("run", write_search(memory_cap="15MiB"), "--json").stdout)
+    assert data["memory_cap_bytes"] == 15 * MIB
+    best = data["trials"][data["best"]]
+    assert best["peak_memory_bytes"] <= 15 * MIB
+    assert best["samples_per_second"] == max(t["samples_per_second"] for t in data["trials"] if t["feasible"])
