@@ -26,14 +26,23 @@ def explain_split(
     if normalized is not None:
         return f"{normalized} normalizes over the samples of one micro-batch"
     part_losses = [loss_of_part(part) for part in micro_batches]
+    if _is_close(sum(part_losses), whole_loss):
+        return (
+            "the loss is a sum over samples, while accumulation averages over micro-batches; let the model return the "
+            "mean, or the mean and its count of samples as loss_weight"
+        )
     for name, counts in _unequal_counts(micro_batches):
         weighted = sum(c * loss for c, loss in zip(counts, part_losses, strict=True)) / max(sum(counts), 1)
-        if abs(weighted - whole_loss) <= _CLOSE * max(abs(whole_loss), 1e-8):
+        if _is_close(weighted, whole_loss):
             return (
                 f"the loss is a mean over valid tokens, and the micro-batches hold unequal counts of them "
                 f"({', '.join(map(str, counts))} in {name}); let the model also return that count as loss_weight"
             )
     return None
+
+
+def _is_close(loss: float, whole_loss: float) -> bool:
+    return abs(loss - whole_loss) <= _CLOSE * max(abs(whole_loss), 1e-8)
 
 
 def _batch_statistics(model: nn.Module) -> str | None:

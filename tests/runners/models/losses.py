@@ -78,3 +78,23 @@ class PolicyGradient(Stack):
 
 def cancelling() -> nn.Module:
     return PolicyGradient(Block() for _ in range(2))
+
+
+class SumOverSamples(Stack):
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return super().forward(x, target) * x.shape[0]
+
+
+def sum_over_samples() -> nn.Module:
+    return SumOverSamples(Block() for _ in range(2))
+
+
+class BFloat16Only(Stack):
+    """Casts its input to the type that its author trained in."""
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.to(torch.bfloat16), target.to(torch.bfloat16)).float()
+
+
+def bfloat16_only() -> nn.Module:
+    return BFloat16Only(Block() for _ in range(2))

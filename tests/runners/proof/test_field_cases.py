@@ -224,6 +224,10 @@ class TestLosses:
         result = trials("losses.py:contrastive").run("block", micro=4)
         assert_mismatch(result, "the loss is not a mean over samples, or samples of one batch act on each other")
 
+    def test_sum_over_samples_is_named_as_one(self, trials: Trials) -> None:
+        result = trials("losses.py:sum_over_samples").run("none", micro=2)
+        assert_mismatch(result, "the loss is a sum over samples, while accumulation averages over micro-batches")
+
     def test_loss_that_is_no_number_proves_nothing(self, trials: Trials) -> None:
         result = trials("losses.py:not_a_number").run("block", micro=4)
         assert_unverified(result, "the baseline proves nothing: the loss of step 1 is nan")
@@ -254,6 +258,19 @@ class TestPrecision:
     @pytest.mark.parametrize("action", ["block", "attention+mlp"])
     def test_every_precision_matches(self, trials: Trials, options: dict[str, Any], action: str) -> None:
         assert_match(trials("chance.py:dropout", num_blocks=3, options=options).run(action, micro=2))
+
+    @pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"autocast": "float16"}], ids=str)
+    def test_division_of_a_large_batch_is_judged_in_single_precision(
+        self, trials: Trials, options: dict[str, Any]
+    ) -> None:
+        # In bfloat16 the gradient of a norm's bias, summed over 2,048 tokens at once, is off by 9 %.
+        args = {"n_layer": 1, "n_embd": 64, "n_head": 2, "vocab_size": 200, "max_sequence_length": 32}
+        maker = trials("runners.workloads.gpt:gpt", args=args, global_batch_size=64, num_blocks=1)
+        maker.options = {"sequence_length": 32, **options}
+        assert_match(maker.run("none", micro=16))
+
+    def test_division_of_a_model_that_runs_in_low_precision_only_is_judged_in_that(self, trials: Trials) -> None:
+        assert_match(trials("losses.py:bfloat16_only", options={"dtype": "bfloat16"}).run("none", micro=4))
 
     @pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"autocast": "bfloat16"}], ids=str)
     def test_low_precision_does_not_hide_a_mask_that_is_not_replayed(

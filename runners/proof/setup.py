@@ -1,0 +1,51 @@
+"""What a proof runs: the user's workload in one precision, on one device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from runners.devices.base import Device
+from runners.proof.randomness import seed_everything
+from runners.rig import Rig
+from runners.trial import WorkloadSpec
+from runners.workloads.base import Workload
+from runners.workloads.load import load_workload
+
+
+@dataclass(frozen=True)
+class ProofSetup:
+    """Builds models and batches that are the same each time."""
+
+    workload: Workload
+    spec: WorkloadSpec
+    device: Device
+
+    def fresh_rig(self) -> Rig:
+        """The model as given, without a policy."""
+        return Rig(self.workload, self.spec, self.device)
+
+    def seed(self) -> None:
+        seed_everything(self.spec.seed)
+
+    def batch(self, num_samples: int, *, step: int, part: int) -> dict[str, Any]:
+        seed_everything(self.spec.seed + 1009 * step + part + 1)
+        return self.workload.make_batch(num_samples)
+
+    def lowest_dtype(self, rig: Rig) -> torch.dtype:
+        """The coarsest type that takes part in a step."""
+        dtypes = {p.dtype for p in rig.model.parameters() if p.is_floating_point()}
+        if self.spec.autocast is not None:
+            dtypes.add(getattr(torch, self.spec.autocast))
+        return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
+
+    @property
+    def is_low_precision(self) -> bool:
+        return self.spec.autocast is not None or self.spec.dtype in ("bfloat16", "float16")
+
+    def in_float32(self) -> ProofSetup:
+        """The same workload with parameters, data and arithmetic in single precision."""
+        spec = self.spec.model_copy(update={"dtype": "float32", "autocast": None})
+        return ProofSetup(load_workload(spec), spec, self.device)

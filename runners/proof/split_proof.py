@@ -1,0 +1,137 @@
+"""Whether dividing a batch into micro-batches changes the training; recompute plays no part in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runners.proof.batch_split import UnsplittableBatchError, split_batch
+from runners.proof.compare import Difference, compare_records, first_not_finite, split_tolerance
+from runners.proof.randomness import HOST_STREAMS, silenced, stream_digests
+from runners.proof.setup import ProofSetup
+from runners.proof.split_hint import explain_split
+from runners.proof.training_record import TrainingRecord, record_training
+from runners.trial import Verdict
+
+#: Step number of the batch that is divided; far from those of the other steps.
+_SPLIT_STEP = 1_000_000
+
+
+@dataclass(frozen=True)
+class SplitFinding:
+    """What dividing into micro-batches of one size does to the training; tolerance and reference None if unknown."""
+
+    verdict: Verdict
+    difference: Difference
+    tolerance: float | None
+    reference: str | None
+    reason: str | None
+
+
+class SplitProof:
+    """Compares one batch, whole and divided, without a policy and with randomness silenced.
+
+    In single precision wherever the model runs in it: what a division does to the training is the same in every
+    precision, but in bfloat16 a gradient summed over the whole batch is off by more than a real fault would show.
+    """
+
+    def __init__(self, setup: ProofSetup, *, global_batch_size: int) -> None:
+        self._setup = setup
+        self._global_batch_size = global_batch_size
+        self._findings: dict[int, SplitFinding] = {}
+
+    def finding(self, micro_batch_size: int) -> SplitFinding:
+        """Says what the division does; runs the comparison once for each size."""
+        if micro_batch_size not in self._findings:
+            self._findings[micro_batch_size] = self._find(micro_batch_size)
+        return self._findings[micro_batch_size]
+
+    def _find(self, micro_batch_size: int) -> SplitFinding:
+        if self._setup.is_low_precision:
+            found = self._find_in(self._setup.in_float32(), micro_batch_size)
+            if not isinstance(found, Exception):
+                return found
+        found = self._find_in(self._setup, micro_batch_size)
+        if not isinstance(found, Exception):
+            return found
+        text = " ".join(str(found).split())
+        return _no_proof(f"the model fails on a divided batch: {type(found).__name__}: {text}")
+
+    def _find_in(self, setup: ProofSetup, micro_batch_size: int) -> SplitFinding | Exception:
+        """The finding in one precision, or what the model raised there."""
+        for num_samples in range(self._global_batch_size, micro_batch_size, -micro_batch_size):
+            if self._global_batch_size % num_samples:
+                continue
+            try:
+                return _compare(setup, num_samples, micro_batch_size)
+            except UnsplittableBatchError as error:
+                return _no_proof(str(error))
+            except Exception as error:  # noqa: BLE001  # the batch is of our making: its failure is not the policy's
+                if not setup.device.is_out_of_memory(error):
+                    return error
+            setup.device.release_cached_memory()
+        return _no_proof("no batch larger than the micro-batch fits, so its division cannot be compared")
+
+
+def _compare(setup: ProofSetup, num_samples: int, micro_batch_size: int) -> SplitFinding:
+    whole = setup.batch(num_samples, step=_SPLIT_STEP, part=0)
+    example = setup.batch(micro_batch_size, step=_SPLIT_STEP, part=1)
+    parts = split_batch(whole, example, num_samples=num_samples, micro_batch_size=micro_batch_size)
+    undivided, unsilenced = _silent_run(setup, [whole])
+    divided, _ = _silent_run(setup, parts)
+    difference = compare_records(undivided, divided, skip_integer_buffers=True)
+    allowed = split_tolerance(undivided.dtype)
+    not_finite = first_not_finite(undivided)
+    precision = str(undivided.dtype).removeprefix("torch.")
+    reference = f"one batch of {num_samples} samples, whole and as {len(parts)} x {micro_batch_size}, in {precision}"
+    undivided.close()
+    divided.close()
+    if not_finite is not None:
+        return _no_proof(f"the undivided batch proves nothing: {not_finite}")
+    if difference.relative_error <= allowed:
+        return SplitFinding(Verdict.MATCH, difference, allowed, reference, None)
+    why = _why_it_differs(setup, parts, undivided.losses[0])
+    if why is None and unsilenced:
+        return _no_proof(f"random draws of {', '.join(sorted(unsilenced))} cannot be silenced")
+    why = why or "the loss is not a mean over samples, or samples of one batch act on each other"
+    reason = f"dividing the batch changes the training: {difference.reason}; {why}"
+    return SplitFinding(Verdict.MISMATCH, difference, allowed, reference, reason)
+
+
+def _silent_run(setup: ProofSetup, micro_batches: list[dict[str, Any]]) -> tuple[TrainingRecord, set[str]]:
+    """One step's record, and what drew random numbers all the same."""
+    rig = setup.fresh_rig()
+    setup.seed()
+    before = stream_digests(setup.device)
+    with silenced() as unsilenced:
+        # The same seed before every micro-batch: what the model decides with Python's or NumPy's generator, or with
+        # single draws, is then decided alike for the whole batch and for each part of it.
+        record = record_training(
+            rig.step,
+            [micro_batches],
+            device=setup.device,
+            dtype=setup.lowest_dtype(rig),
+            update=False,
+            before_micro_batch=setup.seed,
+        )
+    drawn_from = {name for name in HOST_STREAMS if record.random_streams[name] != before[name]}
+    return record, unsilenced | drawn_from
+
+
+def _why_it_differs(setup: ProofSetup, parts: list[dict[str, Any]], whole_loss: float) -> str | None:
+    rig = setup.fresh_rig()
+
+    def loss_of_part(part: Mapping[str, Any]) -> float:
+        setup.seed()
+        loss = rig.step.accumulate([part])
+        rig.step.drop_gradients()
+        return loss
+
+    with silenced():
+        return explain_split(rig.model, parts, whole_loss=whole_loss, loss_of_part=loss_of_part)
+
+
+def _no_proof(reason: str) -> SplitFinding:
+    return SplitFinding(Verdict.UNVERIFIED, Difference(math.inf, None, None), None, None, reason)
