@@ -99,7 +99,8 @@ def write_search(folder: Path, **changes: Any) -> Path:
 def measure(spec: TrialSpec) -> TrialResult:
     """What the simulated device measures."""
     batch = spec.policy.batch
-    actions = spec.policy.placement[0].actions()
+    placement = spec.policy.placement
+    actions = placement[0].actions() if placement else ("none",) * NUM_BLOCKS
     step_time_s = 1 + sum(COST[a] for a in actions) / NUM_BLOCKS + SPLIT_COST * (batch.gradient_accumulation_steps - 1)
     activations = batch.micro_batch_size * sum(KEPT_BYTES[a] for a in actions)
     peak = STATIC_BYTES + activations

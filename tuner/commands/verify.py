@@ -22,6 +22,9 @@ from tuner.single_trial import run_single_trial
 def verify_command(search_file: Path, policy_file: Path, *, as_json: bool) -> int:
     """Measures and proves the policy under the search file's cap; gives back the exit code."""
     config = load_search_file(search_file)
+    # The search file may do without proofs; here the proof is what was asked for.
+    measurement = config.measurement.model_copy(update={"verify": True})
+    config = config.model_copy(update={"measurement": measurement})
     policy = load_policy(policy_file)
     _refuse_other_batch(config, policy, policy_file)
     runner = assemble.ray_runner(config)

@@ -6,6 +6,7 @@ import pty
 import re
 import select
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from runners.trial import InspectionSpec, ModelInspection, TrialResult, TrialSpe
 
 WriteSearch = Callable[..., Path]
 Tune = Callable[..., Result]
+PROGRAM = f"'{sys.executable}' '{simulation.__file__}'"
 
 
 def test_a_search_that_found_something(tune: Tune, write_search: WriteSearch, tmp_path: Path) -> None:
@@ -176,14 +178,21 @@ def test_a_changed_goal_is_listed_line_by_line(tune: Tune, write_search: WriteSe
 
 
 class Screen:
-    """A program on a terminal of its own, as a person has it."""
+    """A program on a terminal of its own, as a person has it.
 
-    def __init__(self, command: list[str]) -> None:
-        process_id, self._terminal = pty.fork()
-        if process_id == 0:
-            os.environ.update({"TERM": "xterm", "COLUMNS": "140", "LINES": "40"})
-            os.execv(command[0], command)
-        self._process_id = process_id
+    Args:
+        command: For the shell; its streams are the terminal unless it sends them elsewhere.
+    """
+
+    def __init__(self, command: str) -> None:
+        self._terminal, self._other_end = pty.openpty()
+        name = os.ttyname(self._other_end)
+        # The leader of a session gets the first terminal that it opens as its own: that is where Ctrl-C goes.
+        self._program = subprocess.Popen(
+            ["/bin/sh", "-c", f"exec <{name} >{name} 2>{name}; {command}"],
+            start_new_session=True,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "140", "LINES": "40"},
+        )
         self.text = ""
 
     def wait_for(self, text: str, *, timeout_s: float = 60.0) -> None:
@@ -199,27 +208,22 @@ class Screen:
         """Reads on until the program has ended; its exit code."""
         while self._read():
             pass
-        _, status = os.waitpid(self._process_id, 0)
         os.close(self._terminal)
-        return os.waitstatus_to_exitcode(status)
+        os.close(self._other_end)
+        return self._program.wait()
 
     def _read(self) -> bool:
-        """Adds what has come within a moment; False after the end."""
-        if not select.select([self._terminal], [], [], 1.0)[0]:
-            return True
-        try:
-            data = os.read(self._terminal, 65536)
-        except OSError:  # what Linux answers once the program has closed its side
-            return False
-        self.text += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", data.decode(errors="replace"))
-        return bool(data)
+        """Adds what has come within a moment; False once the program has ended and all was read."""
+        if not select.select([self._terminal], [], [], 0.2)[0]:
+            return self._program.poll() is None
+        data = os.read(self._terminal, 65536).decode(errors="replace")
+        self.text += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", data)
+        return True
 
 
 def test_a_terminal_shows_the_search_as_it_goes(write_search: WriteSearch, tmp_path: Path) -> None:
     """Standard error is the terminal, standard output is not, as in `tune run --json search.yaml > results.json`."""
-    program = f"'{sys.executable}' '{simulation.__file__}' --trial-s 0.3"
-    command = f"{program} run --json '{write_search()}' > '{tmp_path}/out.json'"
-    screen = Screen(["/bin/sh", "-c", command])
+    screen = Screen(f"{PROGRAM} --trial-s 0.3 run --json '{write_search()}' > '{tmp_path}/out.json'")
     screen.wait_for("0/40 trials done, 1 running")
     screen.wait_for("running trial 0: none @2x1 (0 s)")
     screen.wait_for("best so far: none within the cap yet")
@@ -234,7 +238,7 @@ def test_a_terminal_shows_the_search_as_it_goes(write_search: WriteSearch, tmp_p
 
 def test_ctrl_c_on_a_terminal_ends_the_search_and_keeps_it(tune: Tune, write_search: WriteSearch) -> None:
     file = write_search()
-    screen = Screen([sys.executable, simulation.__file__, "--wait-in", "2", "run", str(file)])
+    screen = Screen(f"exec {PROGRAM} --wait-in 2 run '{file}'")
     screen.wait_for("running trial 2: none @1x2")
     screen.press(b"\x03")
     assert screen.end() == 130
