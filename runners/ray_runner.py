@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -82,6 +83,7 @@ class RayRunner:
             return
         if self._options.address is not None:
             _check_reachable(self._options.address)
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # A search reports to nobody but its user.
         ray.init(
             # "local" always starts a new cluster: neither RAY_ADDRESS nor a left-over address file is looked at.
             address=self._options.address or "local",
