@@ -47,6 +47,9 @@ class CpuDevice:
 
     def live_bytes(self) -> int:
         """Bytes of all storages that a Python tensor refers to, each counted once."""
+        return sum(self._live_storages().values())
+
+    def _live_storages(self) -> dict[int, int]:
         gc.collect()
         sizes: dict[int, int] = {}
         with warnings.catch_warnings():
@@ -59,20 +62,23 @@ class CpuDevice:
                     if tensor is not None and tensor.device.type == "cpu" and _has_storage(tensor):
                         storage = tensor.untyped_storage()
                         sizes[storage.data_ptr()] = storage.nbytes()
-        return sum(sizes.values())
+        return sizes
 
     def measure_peak(self, step: MeasuredStep, *, live_bytes_before_trial: int) -> PeakMemory:
         recorder = AllocationRecorder()
         gradients: GradientStorages = {}
         with recorder.recording(), step.phases.watched_by(recorder):
             step.run(lambda _: None)
-            live_bytes = self.live_bytes()
+            live_storages = self._live_storages()
             with recorder.interval("measured"):
                 step.run(gradients.update)
         trace = recorder.trace()
-        measured = trace.since(trace.named("measured")[0].start_ns)
+        start_ns = trace.named("measured")[0].start_ns
+        # What a graph keeps is no Python object. Where the model holds on to one, only the first step's record tells.
+        live_storages |= {block.address: block.num_bytes for block in trace.alive_at(start_ns)}
+        measured = trace.since(start_ns)
         gained, peak_ns = measured.peak()
-        peak = live_bytes - live_bytes_before_trial + gained
+        peak = sum(live_storages.values()) - live_bytes_before_trial + gained
         static = step.static_bytes()
         complete_ns = measured.named(Phase.OPTIMIZER.value)[-1].start_ns
         alive = bytes_alive_by_kind(measured, peak_ns, gradients, complete_ns)

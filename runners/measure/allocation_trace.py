@@ -75,6 +75,14 @@ class AllocationTrace:
         for address, (size, allocated_ns) in alive.items():
             yield Allocation(address, size, allocated_ns, None)
 
+    def alive_at(self, time_ns: int) -> list[Allocation]:
+        """The blocks that were allocated within the trace and in use at that moment."""
+        return [
+            block
+            for block in self.allocations()
+            if block.allocated_ns <= time_ns and (block.freed_ns is None or block.freed_ns > time_ns)
+        ]
+
     def named(self, name: str) -> list[Interval]:
         return [interval for interval in self.intervals if interval.name == name]
 
@@ -138,9 +146,7 @@ def bytes_alive_by_kind(
     )
     starts = [start for start, _ in births]
     alive = {"gradients": 0, "activations": 0, "temporary": 0}
-    for block in trace.allocations():
-        if block.allocated_ns > at_ns or (block.freed_ns is not None and block.freed_ns <= at_ns):
-            continue
+    for block in trace.alive_at(at_ns):
         outlives = block.freed_ns is None or block.freed_ns > gradients_complete_ns
         index = bisect.bisect_right(starts, block.allocated_ns) - 1
         born_ends_ns = births[index][1] if index >= 0 and births[index][1] >= block.allocated_ns else None

@@ -53,6 +53,9 @@ def cases() -> Iterator[tuple[str, WorkloadSpec, RecomputePolicy]]:
     )
     recurrent = WorkloadSpec(model_factory="recurrent.py:recurrent", base_dir=MODELS)
     yield "recurrent block", recurrent, policy(4, 2, Region(0, 1, "block"))
+    for factory in ("kept_graph", "call_counter", "moving_centre"):
+        workload = WorkloadSpec(model_factory=f"state.py:{factory}", base_dir=MODELS)
+        yield factory, workload, policy(4, 2, Region(0, 1, "block"))
     yield "frozen", WorkloadSpec(model_factory="freezing.py:adapters", base_dir=MODELS), policy(4, 3)
 
 
