@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import io
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from rich.console import Console
+from simulation import MIB, failure, policy, results_of, trial
+
+from runners.trial import TrialResult, TrialStatus, Verdict, Verification
+from tuner.objective import Objective, Score
+from tuner.progress import LiveProgress, PlainProgress, trial_line
+from tuner.results import StudyResults
+
+OBJECTIVE = Objective(memory_cap_bytes=20 * MIB)
+
+
+def line(result: TrialResult) -> str:
+    return trial_line(result, OBJECTIVE.score(result))
+
+
+@pytest.mark.parametrize(
+    "result, text",
+    [
+        (
+            trial(1, "block"),
+            f"trial   1  COMPLETED         25 tokens/s    12.0 MiB  MATCH     block @2x1  [{policy('block').key}]",
+        ),
+        (
+            trial(12, tokens_per_second=None),
+            f"trial  12  COMPLETED          2 samples/s    26.0 MiB  MATCH     none @2x1  [{policy().key}]  "
+            "(its peak is 30.0% over the cap)",
+        ),
+        (
+            failure(3, TrialStatus.OUT_OF_MEMORY, "no room for [2, 3]", "mlp"),
+            f"trial   3  OUT_OF_MEMORY  mlp @2x1  [{policy('mlp').key}]  (out of memory: no room for [2, 3])",
+        ),
+        (
+            trial(4, "mlp", verification=Verification(verdict=Verdict.MISMATCH, reason="grad differs")),
+            f"trial   4  COMPLETED         29 tokens/s    18.0 MiB  MISMATCH  mlp @2x1  [{policy('mlp').key}]  "
+            "(it trains another model: grad differs)",
+        ),
+    ],
+    ids=["feasible", "over the cap", "out of memory", "mismatch"],
+)
+def test_one_line_says_what_became_of_a_trial(result: TrialResult, text: str) -> None:
+    assert line(result) == text
+
+
+def test_plain_output_is_one_line_per_trial_however_long() -> None:
+    output = io.StringIO()
+    long = failure(0, TrialStatus.FAILED, "h.0: [red]shapes[/red] differ, " * 20)
+    with PlainProgress(Console(file=output, width=40)) as progress:
+        progress.started(0, long.policy)
+        progress.finished(long, OBJECTIVE.score(long))
+    assert output.getvalue() == line(long) + "\n"
+
+
+class Shown:
+    """A live view of a growing study, drawn without waiting for the clock."""
+
+    def __init__(self, *before: TrialResult, **options: Any) -> None:
+        self.trials = list(before)
+        self.console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
+        arguments = {"num_trials": 10, "time_limit_s": 600.0, "elapsed_s": lambda: 61.5, "results": self.results}
+        self.progress = LiveProgress(self.console, **{**arguments, **options})
+
+    def results(self) -> StudyResults:
+        return results_of(*self.trials)
+
+    def finish(self, result: TrialResult) -> None:
+        self.trials.append(result)
+        self.progress.finished(result, OBJECTIVE.score(result))
+
+    def lines(self) -> list[str]:
+        console = Console(width=120, color_system=None)
+        with console.capture() as capture:
+            console.print(self.progress._live.get_renderable())
+        return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def test_the_view_counts_what_is_done_and_running_and_the_time_left() -> None:
+    shown = Shown()
+    with shown.progress as progress:
+        progress.started(0, policy())
+        progress.started(1, policy("block"))
+        head, first, second, *rest = shown.lines()
+        assert head.startswith("0/10 trials done, 2 running")
+        assert head.endswith("at most 8 min 58 s left")
+        assert (first, second) == ("  running trial 0: none @2x1 (0 s)", "  running trial 1: block @2x1 (0 s)")
+        assert rest == ["  best so far: none within the cap yet"]
+
+
+def test_the_view_shows_the_best_and_the_front() -> None:
+    shown = Shown()
+    with shown.progress as progress:
+        for number, action in enumerate(("none", "block", "mlp")):
+            progress.started(number, policy(action))
+            shown.finish(trial(number, action))
+        lines = shown.lines()
+    assert lines[0].startswith("3/10 trials done, 0 running")
+    assert lines[1] == "  best so far: trial 2, mlp @2x1, 29 tokens/s"
+    assert lines[2] == "Pareto front so far"
+    assert [row.split()[0] for row in lines[4:]] == ["2", "1"]
+
+
+def test_a_resumed_study_begins_where_it_was() -> None:
+    shown = Shown(trial(0), trial(1, "block"), failure(2, TrialStatus.CANCELLED, "interrupted", "mlp"))
+    with shown.progress:
+        lines = shown.lines()
+    assert lines[0].startswith("2/10 trials done, 0 running"), "a cancelled trial is not done"
+    assert "trial 1" in lines[1]
+
+
+def test_time_that_has_run_out_is_not_negative() -> None:
+    shown = Shown(elapsed_s=lambda: 1000.0)
+    with shown.progress:
+        assert shown.lines()[0].endswith("at most 0 min 00 s left")
+
+
+def test_finished_trials_stay_above_the_view() -> None:
+    shown = Shown()
+    with shown.progress:
+        shown.finish(trial(0))
+    assert line(trial(0)) in shown.console.file.getvalue()  # type: ignore[attr-defined]  # it is a StringIO
+
+
+@pytest.fixture
+def _threads_that_take_turns_quickly() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("_threads_that_take_turns_quickly")
+def test_the_view_can_be_drawn_while_trials_come_and_go() -> None:
+    shown = Shown()
+    stop = threading.Event()
+
+    def come_and_go() -> None:
+        number = 0
+        while not stop.is_set():
+            for started in range(number, number + 50):
+                shown.progress.started(started, policy())
+            for ended in range(number, number + 50):
+                shown.progress.finished(failure(ended, TrialStatus.CANCELLED, "no"), Score(None, None, True, "no"))
+            number += 50
+
+    thread = threading.Thread(target=come_and_go)
+    thread.start()
+    try:
+        for _ in range(100):
+            shown.lines()
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_an_error_gives_the_terminal_back() -> None:
+    shown = Shown()
+
+    def fail(action: Callable[[], object]) -> None:
+        with shown.progress:
+            action()
+
+    with pytest.raises(ZeroDivisionError, match="division"):
+        fail(lambda: 1 / 0)
+    written = shown.console.file.getvalue()  # type: ignore[attr-defined]  # it is a StringIO
+    assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l"), "the cursor is shown again"

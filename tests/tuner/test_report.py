@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from simulation import ENVIRONMENT, INSPECTION, failure, results_of, trial
+
+from runners.trial import TrialStatus
+from tuner.report import front_html, front_trials, report_html
+from tuner.results import StudyResults
+from tuner.summary import summarize
+
+
+@pytest.fixture
+def results() -> StudyResults:
+    return results_of(trial(0), trial(1, "block"), failure(2, TrialStatus.FAILED, "<b>h.0</b> & more", "mlp"))
+
+
+def words(page: str) -> str:
+    """What a reader of the page sees, its pictures apart."""
+    page = re.sub(r"<(script|style).*?</\1>", "", page, flags=re.DOTALL)
+    return " ".join(re.sub(r"<[^>]*>", " ", page).split())
+
+
+def test_the_figure_is_handed_every_trial_as_it_is(results: StudyResults) -> None:
+    baseline, best, failed = front_trials(results)
+    assert (baseline.number, baseline.is_baseline, baseline.feasible, baseline.verdict) == (0, True, False, "MATCH")
+    assert (best.number, best.is_best, best.on_front, best.peak_memory_bytes) == (1, True, True, 12 * 2**20)
+    assert (failed.status, failed.verdict, failed.reason) == ("FAILED", None, "<b>h.0</b> & more")
+
+
+def test_the_report_answers_first(results: StudyResults) -> None:
+    summary = summarize(results)
+    page = words(report_html(results, summary)).replace("&#x27;", "'")
+    assert page.startswith(f"simulated simulated {summary.sentences[0]}")
+    for sentence in summary.sentences:
+        assert sentence in page
+
+
+def test_the_report_says_what_was_asked_and_why_it_ended(results: StudyResults) -> None:
+    page = words(report_html(results, summarize(results)))
+    assert "Asked: Model with 1,000 parameters (blocks: h: 2 x Block) within 20.0 MiB." in page
+    assert "Stopped because all trials were run." in page
+
+
+def test_the_report_lists_every_trial_and_the_environment(results: StudyResults) -> None:
+    page = words(report_html(results, summarize(results)))
+    assert re.search(r"1 COMPLETED block @2x1 25 tokens/s .* 12\.0 MiB MATCH best", page)
+    for name, value in ENVIRONMENT.items():
+        assert f"{name} {value}" in page
+
+
+def test_what_models_and_messages_say_cannot_become_html() -> None:
+    evil = INSPECTION.model_copy(update={"model_class": "<script>alert(1)</script>"})
+    results = results_of(failure(0, TrialStatus.FAILED, "<img src=x onerror=alert(2)>"), inspection=evil)
+    page = report_html(results, summarize(results))
+    assert "<script>alert(1)" not in page
+    assert "<img src=x" not in page
+    assert "&lt;script&gt;alert(1)" in page
+
+
+def test_pages_open_without_a_network(results: StudyResults) -> None:
+    for page in (report_html(results, summarize(results)), front_html(results)):
+        assert not re.search(r"<(script|link|img)[^>]*(src|href)=", page)
+
+
+def test_a_study_without_trials_has_a_report() -> None:
+    page = words(report_html(results_of(), summarize(results_of())))
+    assert "No trial has finished yet." in page
