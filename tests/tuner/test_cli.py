@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from simulation import results_of, trial
+
+from tuner import cli
+
+Tune = Callable[..., Result]
+COMMANDS = ("run", "check", "verify", "show", "export", "ui", "schema")
+HEAVY = ("torch", "ray", "mlflow", "optuna", "transformers", "plotly", "pandas", "sqlalchemy")
+
+
+def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+
+
+def test_the_commands_are_these() -> None:
+    assert {command.callback.__name__ for command in cli.app.registered_commands if command.callback} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_explains_itself(tune: Tune, command: str) -> None:
+    result = tune(command, "--help")
+    assert result.exit_code == 0
+    assert f"Usage: tune {command} " in result.stdout
+    assert result.stderr == ""
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """All of them in one process, so that Python itself is started once."""
+    program = (
+        "import json, sys, time\n"
+        "start = time.monotonic()\n"
+        "from tuner.cli import app\n"
+        f"for command in {['', *COMMANDS]}:\n"
+        "    try:\n"
+        "        app([*([command] if command else []), '--help'])\n"
+        "    except SystemExit as ended:\n"
+        "        assert ended.code == 0, command\n"
+        f"loaded = [name for name in {HEAVY} if name in sys.modules]\n"
+        "print(json.dumps([loaded, time.monotonic() - start]), file=sys.stderr)"
+    )
+    ended = python("-c", program)
+    loaded, seconds = json.loads(ended.stderr.splitlines()[-1])
+    assert loaded == []
+    assert seconds < 2.0
+
+
+def test_help_is_quick() -> None:
+    # The fastest of a few: other programs on this machine are not what is measured.
+    times_s = []
+    for _ in range(3):
+        start = time.monotonic()
+        assert python("-m", "tuner", "--help").returncode == 0
+        times_s.append(time.monotonic() - start)
+    assert min(times_s) < 1.5
+
+
+def test_the_module_is_the_program(tmp_path: Path) -> None:
+    ended = python("-m", "tuner", "show", "nothing", "--output-dir", str(tmp_path))
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("STUDY is 'nothing', which is neither a study in ")
+    assert "Traceback" not in ended.stderr
+
+
+def test_without_a_command_the_help_is_shown(tune: Tune) -> None:
+    result = tune()
+    assert result.exit_code in (0, 2)  # releases of the parser differ on whether that is a mistake
+    assert all(f" {command} " in result.output for command in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (["rnu"], "No such command 'rnu'"),
+        (["run"], "Missing argument 'SEARCH.YAML'"),
+        (["run", "a.yaml", "--resum"], "No such option: --resum"),
+        (["verify", "a.yaml"], "Missing option '--policy'"),
+        (["export", "study"], "Missing option '--format'"),
+        (["export", "study", "--format", "policy", "--trial", "first"], "Invalid value for '--trial'"),
+        (["ui", "--port", "0"], "Invalid value for '--port'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage_is_bad_input(tune: Tune, arguments: list[str], text: str) -> None:
+    result = tune(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert text in result.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "check", "verify"])
+@pytest.mark.parametrize("kind", ["missing", "directory", "binary", "empty", "broken"])
+def test_a_search_file_that_cannot_be_read_is_one_line(tune: Tune, tmp_path: Path, command: str, kind: str) -> None:
+    file = tmp_path / "search.yaml"
+    match kind:
+        case "directory":
+            file.mkdir()
+        case "binary":
+            file.write_bytes(b"\x00\xff\xfe")
+        case "empty":
+            file.write_text("")
+        case "broken":
+            file.write_text("model: {factory: [}\n")
+    before = sorted(tmp_path.iterdir())
+    options = ["--policy", "policy.yaml"] if command == "verify" else []
+    result = tune(command, file, *options)
+    assert (result.exit_code, result.stdout) == (2, "")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(str(file))
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_everything_wrong_with_a_search_file_is_said_at_once(tune: Tune, tmp_path: Path) -> None:
+    file = tmp_path / "search.yaml"
+    file.write_text(
+        "modle: {factory: a.py:b}\nbatch: {global_batch_size: 0, micro_batch_sizes: [3]}\nmemory_cap: 40\n"
+        "search: {num_trials: many, sampler: tpee}\n"
+    )
+    result = tune("run", file)
+    assert (result.exit_code, result.stdout) == (2, "")
+    lines = result.stderr.splitlines()
+    assert len(lines) >= 6
+    assert all(line.startswith(f"{file}:") for line in lines[:-1])
+
+
+def test_a_terminal_without_unicode_still_shows_tables(tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    folder.mkdir()
+    (folder / "results.json").write_text(results_of(trial(0), trial(1, "block")).to_json())
+    ended = python("-m", "tuner", "show", str(folder), PYTHONIOENCODING="ascii", LC_ALL="C", PYTHONUTF8="0")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "block @2x1" in ended.stdout
+    ended.stdout.encode("ascii")
