@@ -34,6 +34,9 @@ _CONNECT_TIMEOUT_S = 5.0
 _AGENT_TIMEOUT_S = 120.0
 #: Seconds that an agent may take to end its worker and all that this started.
 _STOP_TIMEOUT_S = 10.0
+#: Variables that Ray reads when it starts a cluster. It would run workers at a lower priority than the training that
+#: they stand for (niceness 15), and report its use; a search reports to nobody but its user.
+_PRIVATE_CLUSTER_ENVIRONMENT = {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 #: Ray's own names of the resources that it treats apart from custom ones.
 _CPU, _GPU = "CPU", "GPU"
 
@@ -83,7 +86,8 @@ class RayRunner:
             return
         if self._options.address is not None:
             _check_reachable(self._options.address)
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # A search reports to nobody but its user.
+        for name, value in _PRIVATE_CLUSTER_ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
         ray.init(
             # "local" always starts a new cluster: neither RAY_ADDRESS nor a left-over address file is looked at.
             address=self._options.address or "local",

@@ -131,4 +131,5 @@ def describe_environment(device: Device) -> dict[str, Any]:
         "device": device.describe(),
         "num_threads": torch.get_num_threads(),
         "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY"),
+        "niceness": os.nice(0),
     }

@@ -86,6 +86,7 @@ class TestPrivateCluster:
         inspection = runner.inspect(spec)
         assert inspection.shape.block_lists[0].num_blocks == 3
         assert inspection.environment["omp_wait_policy"] == "passive"
+        assert inspection.environment["niceness"] == os.nice(0)  # Ray's own workers would run at 15
 
     def test_mistake_in_the_workload(self, runner: RayRunner, trials: Trials) -> None:
         spec = InspectionSpec(workload=trials("stack.py:plian").workload(), timeout_s=60.0)
