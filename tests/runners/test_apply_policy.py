@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from runners.apply_policy import apply_policy
@@ -128,6 +130,32 @@ class TestSameTraining:
         apply_policy(model, make_policy(Region(0, 4, "block")))
         assert model.head.weight is model.token_embedding.weight
         assert_same(gradients(model, batch), plain)
+
+
+@st.composite
+def any_regions(draw: st.DrawFn) -> tuple[Region, ...]:
+    """Any placement on the model's blocks: gaps, units, blocks and segments of every length."""
+    regions, first = [], 0
+    while first < NUM_BLOCKS:
+        last = draw(st.integers(first, NUM_BLOCKS - 1))
+        action = draw(st.sampled_from(["none", "attention", "mlp", "attention+mlp", "block", "segment"]))
+        if action != "none":
+            size = draw(st.integers(1, NUM_BLOCKS)) if action == "segment" else None
+            regions.append(Region(first, last, action, size))
+        first = last + 1
+    return tuple(regions)
+
+
+@settings(max_examples=40, deadline=None)
+@given(any_regions())
+def test_any_placement_trains_as_plain_training_does_to_the_last_bit(regions: tuple[Region, ...]) -> None:
+    model = make_model()
+    batch = make_batch(model)
+    plain = gradients(model, batch)
+    applied = apply_policy(model, make_policy(*regions))
+    assert_same(gradients(model, batch), plain)
+    applied.undo()
+    assert_same(gradients(model, batch), plain)
 
 
 class TestSurface:
