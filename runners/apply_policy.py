@@ -52,8 +52,8 @@ def apply_policy(
     """Places the policy's recompute regions on the model, in place.
 
     Call it before ``torch.compile``, DDP and ``fully_shard``; the blocks of one segment must then be sharded as one
-    group, ``fully_shard([block, ...])``, since the first of them runs all. Parameters, buffers, modules, hooks, modes and
-    state_dict keys are untouched; under ``no_grad`` nothing is recomputed.
+    group, ``fully_shard([block, ...])``, since the first of them runs all. Parameters, buffers, modules, hooks, modes
+    and state_dict keys are untouched; under ``no_grad`` nothing is recomputed.
 
     Args:
         observer: Told when a region rebuilds its activations; used for measuring.
