@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runners.trial import TrialResult
 from search_spaces.policy import RecomputePolicy
@@ -31,18 +31,28 @@ def compare(result: MeasuredSpeed, other: MeasuredSpeed) -> Ratio | None:
     return _ratio(speed, other_speed)
 
 
-def pareto_front(results: Sequence[TrialResult], objective: Objective) -> tuple[TrialResult, ...]:
-    """Feasible results that no other feasible one beats in speed and memory at once, the fastest first."""
-    front: list[_Candidate] = []
-    for candidate in sorted(_feasible(results, objective), key=_fastest_first):
-        least = front[-1] if front else None
-        equal = least is not None and (candidate.speed.value, candidate.peak_bytes) == (
-            least.speed.value,
-            least.peak_bytes,
-        )
-        if least is None or candidate.peak_bytes < least.peak_bytes or equal:
-            front.append(candidate)
-    return tuple(candidate.result for candidate in front)
+def pareto_front(
+    results: Sequence[TrialResult], objective: Objective, playoff: Playoff | None = None
+) -> tuple[TrialResult, ...]:
+    """Feasible results that no other feasible one beats in speed and memory at once, the fastest first.
+
+    Args:
+        playoff: Where there was one, its times replace the speeds of those that took part.
+    """
+    return tuple(candidate.result for candidate in _front(_by_playoff(_feasible(results, objective), playoff)))
+
+
+def front_with_winner(
+    results: Sequence[TrialResult], objective: Objective, playoff: Playoff | None = None
+) -> tuple[tuple[TrialResult, ...], Winner | None]:
+    """The front and the winner, who always stands on it: a tie may name one that is beaten by less than the spread."""
+    winner = find_winner(results, objective, playoff)
+    candidates = _by_playoff(_feasible(results, objective), playoff)
+    front = {candidate.number for candidate in _front(candidates)}
+    if winner is not None:
+        front.add(winner.result.trial_number)
+    members = sorted((c for c in candidates if c.number in front), key=_fastest_first)
+    return tuple(candidate.result for candidate in members), winner
 
 
 def feasible_by_speed(results: Sequence[TrialResult], objective: Objective) -> list[TrialResult]:
@@ -103,6 +113,37 @@ class _Candidate:
     @property
     def number(self) -> int:
         return self.result.trial_number
+
+
+def _front(candidates: Sequence[_Candidate]) -> list[_Candidate]:
+    front: list[_Candidate] = []
+    for candidate in sorted(candidates, key=_fastest_first):
+        least = front[-1] if front else None
+        equal = least is not None and (candidate.speed.value, candidate.peak_bytes) == (
+            least.speed.value,
+            least.peak_bytes,
+        )
+        if least is None or candidate.peak_bytes < least.peak_bytes or equal:
+            front.append(candidate)
+    return front
+
+
+def _by_playoff(candidates: list[_Candidate], playoff: Playoff | None) -> list[_Candidate]:
+    """The candidates with the playoff's speeds for those that took part, in the unit of all others.
+
+    The playoff knows ratios only; their common scale is the one at which the entrants' own speeds agree best (the
+    geometric mean of own speed over ratio).
+    """
+    entrants = [] if playoff is None else [c for c in candidates if c.number in playoff.trials]
+    if playoff is None or len(entrants) < 2:
+        return candidates
+    ratios = {c.number: playoff.ratio(c.number, entrants[0].number) for c in entrants}
+    values = {number: ratio.value for number, ratio in ratios.items() if ratio is not None}
+    scale = math.exp(sum(math.log(c.speed.value / values[c.number]) for c in entrants) / len(entrants))
+    return [
+        replace(c, speed=Speed(scale * values[c.number], c.speed.standard_error)) if c.number in values else c
+        for c in candidates
+    ]
 
 
 def _fastest_first(candidate: _Candidate) -> tuple[float, int, int]:

@@ -13,7 +13,7 @@ from typing_extensions import Self
 from runners.trial import MemoryByKind, ModelInspection, TrialResult, TrialStatus, Verification
 from search_spaces.policy import PolicyError, RecomputePolicy, policy_from_dict, policy_to_dict
 from tuner.objective import Objective
-from tuner.pareto import find_winner, pareto_front
+from tuner.pareto import front_with_winner
 from tuner.speed_ratio import Playoff
 from tuner.user_error import UserError
 
@@ -169,8 +169,8 @@ def build_results(
         playoff: Times of the closest trials in turn; None before there was a playoff.
     """
     ordered = sorted(results, key=lambda result: result.trial_number)
-    front = [result.trial_number for result in pareto_front(ordered, objective)]
-    winner = find_winner(ordered, objective, playoff)
+    members, winner = front_with_winner(ordered, objective, playoff)
+    front = [result.trial_number for result in members]
     best = None if winner is None else winner.result.trial_number
     trials = [
         trial_record(result, objective, on_front=set(front), best=best, baseline_key=baseline_key) for result in ordered

@@ -68,9 +68,6 @@ def _rows(results: StudyResults, summary: StudySummary) -> Iterable[tuple[TrialR
     for trial in results.front_trials():
         roles.setdefault(trial.number, []).append("BEST" if trial.is_best else "front")
         rows.append(trial)
-    if summary.winner is not None and not summary.winner.on_front:
-        roles.setdefault(summary.winner.number, []).append("BEST")
-        rows.append(summary.winner)
     shown: set[int] = set()
     for trial in rows:
         if trial.number not in shown:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from runners.trial import TrialResult, TrialStatus, Verdict, Verification
 from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy, Region
 from tuner.objective import Objective
-from tuner.pareto import compare, complexity, find_winner, pareto_front
+from tuner.pareto import compare, complexity, find_winner, front_with_winner, pareto_front
+from tuner.speed_ratio import Playoff
 
 OBJECTIVE = Objective(memory_cap_bytes=1000)
 
@@ -184,3 +185,25 @@ def test_the_winner_ties_with_the_fastest_and_its_order_does_not_matter(results:
         assert ratio is not None
         assert ratio.is_tie
         assert find_winner(results[::-1], OBJECTIVE) == winner
+
+
+def test_playoff_moves_those_that_took_part_on_the_front() -> None:
+    # By its own figure trial 1 is slower than trial 0 and larger, so dominated; timed in turn it is twice as fast.
+    results = [measured(0, 1.0, 100), measured(1, 0.9, 200)]
+    assert [r.trial_number for r in pareto_front(results, OBJECTIVE)] == [0]
+    playoff = Playoff(trials=(0, 1), step_times_s=((2.0, 2.0, 2.0), (1.0, 1.0, 1.0)))
+    front, winner = front_with_winner(results, OBJECTIVE, playoff)
+    assert [r.trial_number for r in front] == [1, 0]
+    assert winner is not None
+    assert winner.result.trial_number == 1
+
+
+def test_winner_of_a_tie_stands_on_the_front() -> None:
+    # Within one per cent of memory the simpler policy wins, although the other one is faster and smaller by a hair.
+    complex_policy = policy(Region(0, 11, "block"))
+    results = [measured(0, 1.0, 1000, spread=0.05), measured(1, 1.001, 999, spread=0.05, policy=complex_policy)]
+    assert front_numbers(*results) == [1]
+    front, winner = front_with_winner(results, OBJECTIVE)
+    assert winner is not None
+    assert winner.result.trial_number == 0
+    assert [r.trial_number for r in front] == [1, 0]

@@ -42,10 +42,10 @@ def test_a_trial_with_several_roles_has_one_row() -> None:
     assert [row[:2] for row in front(results)[1:]] == [["0", "baseline, plain, fits, BEST"]]
 
 
-def test_a_winner_of_the_playoff_that_is_not_on_the_front_is_shown() -> None:
+def test_a_winner_by_the_playoff_alone_stands_on_the_front() -> None:
     playoff = Playoff(trials=(1, 2), step_times_s=((1.0,) * 5, (2.0,) * 5))
     results = results_of(trial(0), trial(1, "mlp", 1, relative_speed=0.5), trial(2, "block", 1), playoff=playoff)
-    assert (results.front, results.best) == ([2], 1)
+    assert (results.front, results.best) == ([1, 2], 1)
     assert [row[0] for row in front(results)[1:] if "BEST" in row[1]] == ["1"]
 
 
