@@ -54,17 +54,17 @@ def test_json_is_one_document_and_nothing_else(tune: Tune, write_search: WriteSe
 
 
 def test_nothing_feasible_has_its_own_exit_code(tune: Tune, write_search: WriteSearch) -> None:
-    result = tune("run", write_search(memory_cap="1MiB"))
+    result = tune("run", write_search(memory_cap="1MiB", search__num_trials=2))
     assert result.exit_code == 3
-    assert "No placement is feasible: the least memory measured is 11.0 MiB" in result.stdout
+    assert "No placement is feasible: the least memory measured is 12.0 MiB" in result.stdout
     assert "policy.yaml" not in result.stdout
 
 
 def test_only_out_of_memory_is_nothing_feasible(tune: Tune, write_search: WriteSearch) -> None:
     runner = replay(lambda spec: failure(spec.trial_number, TrialStatus.OUT_OF_MEMORY, "no room for h.0"))
-    result = tune("run", write_search(), runner=runner)
+    result = tune("run", write_search(search__num_trials=2), runner=runner)
     assert result.exit_code == 3
-    assert "8 ran out of memory" in result.stdout
+    assert "2 ran out of memory" in result.stdout
 
 
 def test_a_search_that_failed(tune: Tune, write_search: WriteSearch) -> None:
@@ -81,7 +81,7 @@ def test_an_interrupted_search_says_how_to_go_on(tune: Tune, write_search: Write
             signal.raise_signal(signal.SIGINT)
         return measure(spec)
 
-    file = write_search()
+    file = write_search(search__num_trials=4)
     result = tune("run", file, runner=replay(outcome))
     assert result.exit_code == 130
     assert "Stopped: interrupted by the user.\nWhat was measured is kept; continue with --resume.\n" in result.stdout
@@ -223,21 +223,22 @@ class Screen:
 
 def test_a_terminal_shows_the_search_as_it_goes(write_search: WriteSearch, tmp_path: Path) -> None:
     """Standard error is the terminal, standard output is not, as in `tune run --json search.yaml > results.json`."""
-    screen = Screen(f"{PROGRAM} --trial-s 0.3 run --json '{write_search()}' > '{tmp_path}/out.json'")
-    screen.wait_for("0/40 trials done, 1 running")
+    file = write_search(search__num_trials=4)
+    screen = Screen(f"{PROGRAM} --trial-s 0.5 run --json '{file}' > '{tmp_path}/out.json'")
+    screen.wait_for("0/4 trials done, 1 running")
     screen.wait_for("running trial 0: none @2x1 (0 s)")
     screen.wait_for("best so far: none within the cap yet")
     screen.wait_for("best so far: trial 1, block @2x1, 25 tokens/s")
     screen.wait_for("Pareto front so far")
     screen.wait_for("at most 9 min 5")
     assert screen.end() == 0
-    assert "trial   7  COMPLETED" in screen.text
+    assert "trial   3  COMPLETED" in screen.text
     data = json.loads((tmp_path / "out.json").read_text())
-    assert (data["status"], len(data["trials"])) == ("finished", 8)
+    assert (data["status"], len(data["trials"])) == ("finished", 4)
 
 
 def test_ctrl_c_on_a_terminal_ends_the_search_and_keeps_it(tune: Tune, write_search: WriteSearch) -> None:
-    file = write_search()
+    file = write_search(search__num_trials=4)
     screen = Screen(f"exec {PROGRAM} --wait-in 2 run '{file}'")
     screen.wait_for("running trial 2: none @1x2")
     screen.press(b"\x03")
@@ -246,4 +247,4 @@ def test_ctrl_c_on_a_terminal_ends_the_search_and_keeps_it(tune: Tune, write_sea
     assert "Traceback" not in screen.text
     resumed = tune("run", file, "--resume", "--json")
     assert resumed.exit_code == 0
-    assert len([t for t in json.loads(resumed.stdout)["trials"] if t["status"] == "COMPLETED"]) == 8
+    assert len([t for t in json.loads(resumed.stdout)["trials"] if t["status"] == "COMPLETED"]) == 4
