@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -199,6 +200,7 @@ def trial_record(
     """One trial as results.json and MLflow show it."""
     score = objective.score(result)
     policy = result.policy
+    key, summary = _names_of(policy)
     measured = result.model_dump(exclude={"trial_number", "policy", "detail", "verification", "memory_bytes"})
     return TrialRecord(
         number=result.trial_number,
@@ -206,10 +208,10 @@ def trial_record(
         infeasible_reason=score.infeasible_reason,
         on_front=result.trial_number in on_front,
         is_best=result.trial_number == best,
-        is_baseline=policy.key == baseline_key,
+        is_baseline=key == baseline_key,
         policy=policy_to_dict(policy),
-        policy_key=policy.key,
-        policy_summary=policy.summary(),
+        policy_key=key,
+        policy_summary=summary,
         micro_batch_size=policy.batch.micro_batch_size,
         gradient_accumulation_steps=policy.batch.gradient_accumulation_steps,
         data_parallel_degree=policy.batch.data_parallel_degree,
@@ -220,6 +222,12 @@ def trial_record(
         verification=result.verification,
         **{name: _finite(value) for name, value in measured.items()},
     )
+
+
+@functools.lru_cache(maxsize=10_000)
+def _names_of(policy: RecomputePolicy) -> tuple[str, str]:
+    """Key and summary; every trial is written again after each one that ends, and its policy stays what it is."""
+    return policy.key, policy.summary()
 
 
 def _finite(value: Any) -> Any:
