@@ -88,13 +88,19 @@ class RayRunner:
             _check_reachable(self._options.address)
         for name, value in _PRIVATE_CLUSTER_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        ray.init(
-            # "local" always starts a new cluster: neither RAY_ADDRESS nor a left-over address file is looked at.
-            address=self._options.address or "local",
-            include_dashboard=False if self._options.address is None else None,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
+        try:
+            ray.init(
+                # "local" always starts a new cluster: neither RAY_ADDRESS nor a left-over address file is looked at.
+                address=self._options.address or "local",
+                include_dashboard=False if self._options.address is None else None,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+        except ConnectionError as error:
+            raise RunnerError(
+                f"runner.ray_address is {self._options.address}, and the cluster there refused the connection "
+                f"({' '.join(str(error).split())[:200]}); if it asks for a token, set RAY_AUTH_MODE=token"
+            ) from error
         self._is_open = True
         self._resources = dict(self._options.resources_per_trial or _default_resources(_alive_nodes()))
         if self.capacity() < 1:
