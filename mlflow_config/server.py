@@ -202,12 +202,15 @@ def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> N
 
 @contextlib.contextmanager
 def _stop_signals_as_interrupt() -> Iterator[None]:
-    """Makes SIGTERM and SIGHUP end the server as Ctrl-C does, so that it never outlives us. Main thread only."""
+    """Makes SIGTERM and SIGHUP end the server as Ctrl-C does, so that it never outlives us. Main thread only.
+
+    SIGINT, too: a shell starts a command in its background with SIGINT ignored.
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
