@@ -185,6 +185,18 @@ def test_a_baseline_in_flight_when_the_signal_came_is_the_first_again(write_sear
     assert resumed.baseline.number == 1
 
 
+def test_impatience_while_results_are_written_costs_nothing(write_search: WriteSearch, tmp_path: Path) -> None:
+    class Interrupted(ReplayRunner):
+        def cancel(self) -> Sequence[TrialResult]:
+            signal.raise_signal(signal.SIGINT)
+            return super().cancel()
+
+    runner = Interrupted(measure, inspection=INSPECTION)
+    assert run(write_search(search__num_trials=1), runner=runner).results.status == "finished"
+    assert stored_results(tmp_path).status == "finished"
+    assert {r.info.status for r in mlflow_runs(tmp_path)} == {"FINISHED"}
+
+
 def test_signals_are_the_callers_again_afterwards(write_search: WriteSearch) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     run(write_search(search__num_trials=1))
