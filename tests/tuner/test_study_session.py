@@ -185,6 +185,22 @@ def test_a_baseline_in_flight_when_the_signal_came_is_the_first_again(write_sear
     assert resumed.baseline.number == 1
 
 
+def test_what_was_cancelled_is_tried_first_whatever_proposes(write_search: WriteSearch) -> None:
+    class Interrupted(ReplayRunner):
+        def collect(self, timeout_s: float) -> Sequence[TrialResult]:
+            if any(spec.trial_number == 5 for _, _, spec in self._in_flight):
+                signal.raise_signal(signal.SIGINT)
+                return ()
+            return super().collect(timeout_s)
+
+    file = write_search(search__num_trials=6, search__sampler="random")
+    first = run(file, runner=Interrupted(measure, inspection=INSPECTION)).results
+    resumed = run(file, resume=True).results
+    cancelled, again = resumed.trials[5:]
+    assert (cancelled.status, again.status) == (TrialStatus.CANCELLED, TrialStatus.COMPLETED)
+    assert again.policy_key == cancelled.policy_key == first.trials[5].policy_key
+
+
 def test_impatience_while_results_are_written_costs_nothing(write_search: WriteSearch, tmp_path: Path) -> None:
     class Interrupted(ReplayRunner):
         def cancel(self) -> Sequence[TrialResult]:
@@ -336,7 +352,7 @@ def test_another_driver_that_was_faster_is_noticed(write_search: WriteSearch) ->
             run(file)
             return INSPECTION
 
-    with pytest.raises(StudyExistsError, match="already; continue it with --resume"):
+    with pytest.raises(StudyExistsError, match=r"is in .*runs/simulated already; continue it with --resume"):
         run(file, runner=Slow(measure))
 
 
@@ -383,6 +399,25 @@ def test_a_resume_may_search_for_longer(write_search: WriteSearch) -> None:
     assert (resumed.results.stop_reason, len(resumed.results.trials)) == ("all 5 trials were run", 5)
     assert resumed.results.search["search"]["num_trials"] == 5
     assert len([t for t in resumed.results.trials if t.is_baseline]) == 1
+
+
+def test_time_of_earlier_sessions_counts(write_search: WriteSearch) -> None:
+    def outcome(spec: TrialSpec) -> TrialResult:
+        time.sleep(1.1)
+        return measure(spec)
+
+    run(write_search(search__num_trials=1), runner=replay(outcome))
+    resumed = run(write_search(search__num_trials=5, search__time_limit="1s"), resume=True).results
+    assert (resumed.stop_reason, len(resumed.trials)) == ("the time limit of 1 s was reached", 1)
+
+
+def test_a_playoff_is_held_again_where_others_would_meet(write_search: WriteSearch, undisturbed: list[Any]) -> None:
+    first = run(write_search(search__num_trials=2)).results
+    assert first.playoff is not None
+    resumed = run(write_search(), resume=True).results
+    assert resumed.playoff is not None
+    assert resumed.playoff.trials != first.playoff.trials
+    assert points(resumed) == undisturbed
 
 
 def test_a_study_with_nothing_left_to_do_stays_as_it_is(write_search: WriteSearch, tmp_path: Path) -> None:
@@ -438,7 +473,11 @@ def test_a_playoff_that_fails_leaves_the_trials_own_figures(
 
 
 def test_where_nothing_is_feasible_there_is_no_policy(write_search: WriteSearch, tmp_path: Path) -> None:
-    results = run(write_search(memory_cap="1MiB", search__num_trials=2)).results
+    def outcome(spec: TrialSpec) -> TrialResult:
+        (study_folder(tmp_path) / "policy.yaml").write_text("of another time\n")
+        return measure(spec)
+
+    results = run(write_search(memory_cap="1MiB", search__num_trials=2), runner=replay(outcome)).results
     assert (results.status, results.best, results.front) == ("finished", None, [])
     assert not (study_folder(tmp_path) / "policy.yaml").exists()
     (parent,) = mlflow_runs(tmp_path, "tags.best_trial = 'none'")

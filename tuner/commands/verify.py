@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from runners.trial import TrialResult, TrialStatus, Verdict
+from runners.trial import TrialResult, TrialStatus, Verdict, Verification
 from search_spaces.model_shape import ModelShape
 from search_spaces.policy import PolicyError, RecomputePolicy
 from search_spaces.policy_file import load_policy
@@ -76,13 +76,8 @@ def _refuse_other_model(shape: ModelShape, policy: RecomputePolicy, policy_file:
 
 def _show(result: TrialResult, cap_bytes: int, infeasible_reason: str | None) -> None:
     show_text(f"policy: {result.policy.summary()}")
-    proof = result.verification
-    if proof is not None:
-        against = f", against {proof.reference}" if proof.reference else ""
-        reason = f": {proof.reason}" if proof.reason else ""
-        show_text(f"proof: {proof.verdict.value}{reason} ({proof.num_steps} steps{against})")
-        if proof.max_relative_error is not None:
-            show_text(f"largest relative error: {proof.max_relative_error:.2g}, allowed: {proof.tolerance:.2g}")
+    if result.verification is not None:
+        _show_proof(result.verification)
     if result.peak_memory_bytes is not None:
         share = result.peak_memory_bytes / cap_bytes
         show_text(f"peak: {format_bytes(result.peak_memory_bytes)}, {share:.0%} of {format_bytes(cap_bytes)}")
@@ -93,3 +88,12 @@ def _show(result: TrialResult, cap_bytes: int, infeasible_reason: str | None) ->
             f"{result.optimizer_time_s:.4g})"
         )
     show_text("feasible" if infeasible_reason is None else f"not feasible: {infeasible_reason}")
+
+
+def _show_proof(proof: Verification) -> None:
+    reason = f": {proof.reason}" if proof.reason else ""
+    steps = None if proof.num_steps is None else f"{proof.num_steps} steps"
+    how = ", ".join(part for part in (steps, f"against {proof.reference}" if proof.reference else None) if part)
+    show_text(f"proof: {proof.verdict.value}{reason}{f' ({how})' if how else ''}")
+    if proof.max_relative_error is not None and proof.tolerance is not None:
+        show_text(f"largest relative error: {proof.max_relative_error:.2g}, allowed: {proof.tolerance:.2g}")

@@ -43,7 +43,8 @@ def test_a_policy_that_holds(verify: Callable[..., Result]) -> None:
     result = verify()
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.splitlines()[0] == "policy: block @2x1"
-    assert "proof: MATCH" in result.stdout
+    assert "\nproof: MATCH (3 steps, against the same model)\n" in result.stdout
+    assert "\nlargest relative error: 0, allowed: 1e-05\n" in result.stdout
     assert "peak: 12.0 MiB, 60% of 20.0 MiB" in result.stdout
     assert result.stdout.endswith("feasible\n")
 
@@ -82,6 +83,13 @@ def test_exit_codes_tell_what_is_wrong(
     result = verify(answer=answer)
     assert result.exit_code == exit_code
     assert result.stdout.splitlines()[-1] == last
+
+
+def test_a_proof_that_never_ran_shows_no_figures(verify: Callable[..., Result]) -> None:
+    doubt = Verification(verdict=Verdict.UNVERIFIED, reason="the baseline does not repeat itself")
+    result = verify(answer=simulation.trial(0, "block", verification=doubt))
+    assert result.stdout.splitlines()[1] == "proof: UNVERIFIED: the baseline does not repeat itself"
+    assert "None" not in result.stdout
 
 
 def test_a_search_without_proofs_is_no_reason_not_to_prove(
