@@ -200,6 +200,8 @@ def test_a_resumed_study_records_what_an_earlier_session_could_not(tracking_data
     first.run(trial(0))
     first.listener.started(1, policy("block"))  # and there it died
     second = Study(tracking_database.parent)
+    second.listener.open()
+    assert runs()["1"].info.status == "KILLED", "nobody runs it any more"
     second.trials = [trial(0), failure(1, TrialStatus.CANCELLED, "interrupted", "block"), trial(2, "mlp")]
     second.run(trial(3, "block"))
     second.finish()

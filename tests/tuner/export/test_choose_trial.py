@@ -75,6 +75,13 @@ def test_the_playoff_decides_under_a_cap_as_well() -> None:
     assert choose_trial(study, memory_cap_bytes=19 * MIB).number == 0
 
 
+def test_a_tie_that_decided_on_the_best_decides_under_a_cap_as_well() -> None:
+    spread = {"relative_speed_spread": 0.02}
+    study = results_of(trial(0, "mlp", relative_speed=1.01, **spread), trial(1, "block", relative_speed=1.0, **spread))
+    assert (study.front, study.best) == ([0, 1], 1)
+    assert choose_trial(study, memory_cap_bytes=19 * MIB).number == 1
+
+
 def test_a_cap_that_nothing_fits_says_the_least(study: StudyResults) -> None:
     with pytest.raises(
         ExportError,
