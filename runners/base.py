@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from runners.trial import InspectionSpec, ModelInspection, PlayoffResult, PlayoffSpec, TrialResult, TrialSpec
+from runners.trial import (
+    DryRunResult,
+    DryRunSpec,
+    InspectionSpec,
+    ModelInspection,
+    PlayoffResult,
+    PlayoffSpec,
+    TrialResult,
+    TrialSpec,
+)
 
 
 class RunnerError(Exception):
@@ -29,6 +38,9 @@ class TrialRunner(Protocol):
             WorkloadError: The model or batch cannot be built, or a named path does not exist.
             RunnerError: Nothing can run here, for example because no node offers the resources.
         """
+
+    def dry_run(self, spec: DryRunSpec) -> DryRunResult:
+        """Predicts memory without running a step; nothing else may be in flight. A failure is a result, too."""
 
     def capacity(self) -> int:
         """Trials that may be in flight at once; at least 1."""

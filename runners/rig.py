@@ -29,7 +29,7 @@ class Rig:
         self, workload: Workload, spec: WorkloadSpec, device: Device, policy: RecomputePolicy | None = None
     ) -> None:
         self.phases = PhaseSwitch()
-        self.model = workload.build_model().to(device.torch_device)
+        self.model = _on_device(workload.build_model(), device.torch_device)
         self.optimizer = build_optimizer(self.model, spec)
         autocast = None if spec.autocast is None else getattr(torch, spec.autocast)
         self.step = TrainingStep(
@@ -86,6 +86,12 @@ class Rig:
         gradients = (p.grad for p in self.model.parameters() if p.grad is not None)
         storages = (part.untyped_storage() for gradient in gradients for part in _strided_parts(gradient))
         return {storage.data_ptr(): storage.nbytes() for storage in storages}
+
+
+def _on_device(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
+    """The model there; one that is there already is not touched, since fake parameters cannot be moved."""
+    tensors = (*model.parameters(), *model.buffers())
+    return model if all(tensor.device == device for tensor in tensors) else model.to(device)
 
 
 def _strided_parts(gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from search_spaces.choices import SearchChoices
+from search_spaces.memory_profile import MemoryProfile
 from search_spaces.model_shape import ModelShape
 from search_spaces.policy import RecomputePolicy
 
@@ -100,6 +102,35 @@ class ModelInspection(_Record):
     has_own_recompute: bool = False
     device_memory_bytes: int | None = None
     environment: dict[str, Any] = {}
+
+
+class DryRunSpec(_Record):
+    """Asks what a step does to memory, without computing it: on tensors that have a shape and no data.
+
+    Attributes:
+        choices: What may be placed and which micro-batches may be tried; None asks for no profile.
+        policies: Policies whose peak is wanted from a dry run of their own.
+    """
+
+    workload: WorkloadSpec
+    choices: SearchChoices | None = None
+    policies: tuple[RecomputePolicy, ...] = ()
+    timeout_s: float | None = None
+
+
+class DryRunResult(_Record):
+    """What a dry run found out.
+
+    Attributes:
+        profile: None where the spec asked for none, or where the model has no dry run.
+        peaks_bytes: Of the spec's policies, in the same order; empty where the model has no dry run.
+        refusal: Why the model has no dry run, in one line; None where it has.
+    """
+
+    profile: MemoryProfile | None = None
+    peaks_bytes: tuple[int, ...] = ()
+    refusal: str | None = None
+    wall_time_s: float | None = None
 
 
 class MeasurementSpec(_Record):
