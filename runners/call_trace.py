@@ -116,7 +116,8 @@ def hidden_of(output: Any) -> torch.Tensor | None:
 
 
 def _mark(tensor: torch.Tensor) -> tuple[int, int]:
-    address = tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else id(tensor)
+    # The storage itself rather than its data: fake tensors have none.
+    address = tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)
     return address, tensor._version
 
 

@@ -15,6 +15,8 @@ import ray.exceptions
 
 from runners.base import RunnerError, WorkloadError
 from runners.trial import (
+    DryRunResult,
+    DryRunSpec,
     InspectionSpec,
     ModelInspection,
     PlayoffResult,
@@ -141,6 +143,15 @@ class RayRunner:
             last_line = (answer["detail"].strip().splitlines() or [""])[-1]
             raise RunnerError(f"{answer['runner_error']}; its last output was: {last_line}")
         return ModelInspection.model_validate(answer["inspection"])
+
+    def dry_run(self, spec: DryRunSpec) -> DryRunResult:
+        agent, node_id = self._take_agent()
+        try:
+            result = DryRunResult.model_validate_json(ray.get(agent.dry_run.remote(spec.model_dump_json())))
+        except ray.exceptions.RayError as error:
+            return DryRunResult(refusal=f"the worker on node {node_id[:8]} was lost: {type(error).__name__}")
+        self._idle.append((agent, node_id))
+        return result
 
     def submit(self, spec: TrialSpec) -> None:
         self._submit(spec, retried=False)

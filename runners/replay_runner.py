@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from runners.base import RunnerError
 from runners.trial import (
+    DryRunResult,
+    DryRunSpec,
     InspectionSpec,
     ModelInspection,
     PlayoffResult,
@@ -39,6 +41,7 @@ class ReplayRunner:
         capacity: int = 1,
         latency_s: Callable[[TrialSpec], float] | float = 1.0,
         inspection: ModelInspection | None = None,
+        dry_run: DryRunResult | None = None,
         enforces_cap: bool = False,
     ) -> None:
         """Stores what to answer.
@@ -48,12 +51,14 @@ class ReplayRunner:
             capacity: Trials in flight at once.
             latency_s: Simulated seconds of a trial. One longer than its ``timeout_s`` ends there as TIMED_OUT.
             inspection: The answer to :meth:`inspect`; None refuses to inspect.
+            dry_run: The answer to :meth:`dry_run`; None answers that there is none.
             enforces_cap: Peaks over the trial's cap end as OUT_OF_MEMORY, as on devices that can limit an allocator.
         """
         self._outcome = outcome if callable(outcome) else _look_up(outcome)
         self._capacity = capacity
         self._latency_s = latency_s if callable(latency_s) else _constant(latency_s)
         self._inspection = inspection
+        self._dry_run = dry_run or DryRunResult(refusal="no dry run was recorded")
         self._enforces_cap = enforces_cap
         self._in_flight: list[tuple[float, int, TrialSpec]] = []
         self._closed = False
@@ -68,6 +73,9 @@ class ReplayRunner:
                 f"{spec.workload.model_factory}: no inspection of a model was recorded; give one to replay"
             )
         return self._inspection
+
+    def dry_run(self, spec: DryRunSpec) -> DryRunResult:
+        return self._dry_run
 
     def capacity(self) -> int:
         return self._capacity

@@ -77,12 +77,15 @@ class InspectionSpec(_Record):
         blocks: Paths of block lists; None finds them.
         units: Unit name to path below the block; None finds them.
         micro_batch_size: Samples of the traced step.
+        on_fake_tensors: The model is built and run without data, so that it need not fit this machine; nor need the
+            workload's device be there.
     """
 
     workload: WorkloadSpec
     blocks: tuple[str, ...] | None = None
     units: dict[str, str] | None = None
     micro_batch_size: int = 1
+    on_fake_tensors: bool = False
     timeout_s: float | None = None
 
 

@@ -7,18 +7,26 @@ import os
 import platform
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
 from runners.base import WorkloadError
 from runners.devices.base import Device
 from runners.devices.registry import open_device
-from runners.inspect_model import inspect_model
+from runners.dry_run.dry_run import DryRun
+from runners.dry_run.fake_forward import fake_forward
+from runners.dry_run.fake_values import NoDryRunError
+from runners.dry_run.profile_model import profile_model
+from runners.inspect_model import InspectedModel, inspect_model
 from runners.playoff_run import run_playoff
 from runners.proof.randomness import seed_everything
 from runners.rig import Rig
 from runners.trial import (
+    DryRunResult,
+    DryRunSpec,
     InspectionSpec,
     ModelInspection,
     PlayoffResult,
@@ -32,6 +40,7 @@ from runners.trial import (
 from runners.trial_error import explain_error
 from runners.trial_run import TrialRun
 from runners.worker_session import WorkerSession
+from runners.workloads.base import Workload
 from runners.workloads.load import load_workload
 from search_spaces.policy import RecomputePolicy
 
@@ -41,6 +50,7 @@ class TrialWorker:
 
     def __init__(self) -> None:
         self._session: WorkerSession | None = None
+        self._dry_run: tuple[WorkloadSpec, DryRun] | None = None
 
     def inspect(self, spec: InspectionSpec) -> ModelInspection:
         """Builds the model once and says what it is made of.
@@ -48,29 +58,31 @@ class TrialWorker:
         Raises:
             WorkloadError: The model, its batch or a named path cannot be used.
         """
+        if spec.on_fake_tensors:
+            return self._inspect_without_data(spec)
         device = open_device(spec.workload.device)
         workload = load_workload(spec.workload)
         rig = Rig(workload, spec.workload, device)
         seed_everything(spec.workload.seed)
         batch = workload.make_batch(spec.micro_batch_size)
+        findings = _inspect(rig.model, lambda: rig.step.forward(batch), spec)
+        return _inspection(findings, rig.model, workload, device)
+
+    def dry_run(self, spec: DryRunSpec) -> DryRunResult:
+        """Predicts memory without data. Whatever the model does to that is a refusal, never an exception.
+
+        The model is kept for the next request on the same workload.
+        """
+        start = time.monotonic()
         try:
-            findings = inspect_model(
-                rig.model, run_step=lambda: rig.step.forward(batch), blocks=spec.blocks, units=spec.units
-            )
-        except WorkloadError:
-            raise
-        except Exception as error:
-            reason, _ = explain_error(error, rig.model, None)
-            size = spec.micro_batch_size
-            raise WorkloadError(f"the model cannot run forward on a batch of {size}: {reason}") from error
-        return ModelInspection(
-            shape=findings.shape,
-            model_class=type(rig.model).__name__,
-            tokens_per_sample=workload.tokens_per_sample,
-            has_own_recompute=findings.has_own_recompute,
-            device_memory_bytes=device.total_memory_bytes(),
-            environment=describe_environment(device),
-        )
+            dry_run = self._dry_run_for(spec.workload)
+            profile = None if spec.choices is None else profile_model(dry_run, spec.choices)
+            peaks = tuple(dry_run.peak_bytes(policy) for policy in spec.policies)
+            result = DryRunResult(profile=profile, peaks_bytes=peaks)
+        except Exception as error:  # noqa: BLE001  # as in _run
+            result = DryRunResult(refusal=f"the model has no dry run: {self._why_no_dry_run(error)}")
+            self._dry_run = None
+        return result.model_copy(update={"wall_time_s": time.monotonic() - start})
 
     def run(self, spec: TrialSpec) -> TrialResult:
         """Runs one trial to its end. Whatever goes wrong in it is a result with a status, never an exception."""
@@ -100,6 +112,26 @@ class TrialWorker:
         """Why this process should not serve another trial; None while it is as it was before the first."""
         return "no session" if self._session is None else self._session.unclean_reason()
 
+    def _inspect_without_data(self, spec: InspectionSpec) -> ModelInspection:
+        try:
+            device: Device | None = open_device(spec.workload.device)
+        except WorkloadError:
+            device = None  # The model is looked at for a device that this machine does not have.
+        workload = load_workload(spec.workload)
+        with fake_forward(workload, spec.workload, spec.micro_batch_size) as (model, run_step):
+            return _inspection(_inspect(model, run_step, spec), model, workload, device)
+
+    def _dry_run_for(self, workload: WorkloadSpec) -> DryRun:
+        if self._dry_run is None or self._dry_run[0] != workload:
+            self._dry_run = None  # The model before it goes first.
+            self._dry_run = (workload, DryRun(load_workload(workload), workload))
+        return self._dry_run[1]
+
+    def _why_no_dry_run(self, error: Exception) -> str:
+        model = None if self._dry_run is None else self._dry_run[1].model
+        reason, _ = explain_error(error, model, None)
+        return reason.removeprefix(f"{NoDryRunError.__name__}: ").removeprefix(f"{WorkloadError.__name__}: ")
+
     def _run(self, spec: TrialSpec, start: float) -> TrialResult:
         trial: TrialRun | None = None
         try:
@@ -119,6 +151,30 @@ class TrialWorker:
         if self._session is None or self._session.spec != workload:
             self._session = WorkerSession(workload, global_batch_size=policy.batch.global_batch_size)
         return self._session
+
+
+def _inspect(model: nn.Module, run_step: Callable[[], object], spec: InspectionSpec) -> InspectedModel:
+    try:
+        return inspect_model(model, run_step=run_step, blocks=spec.blocks, units=spec.units)
+    except WorkloadError:
+        raise
+    except Exception as error:
+        reason, _ = explain_error(error, model, None)
+        size = spec.micro_batch_size
+        raise WorkloadError(f"the model cannot run forward on a batch of {size}: {reason}") from error
+
+
+def _inspection(
+    findings: InspectedModel, model: nn.Module, workload: Workload, device: Device | None
+) -> ModelInspection:
+    return ModelInspection(
+        shape=findings.shape,
+        model_class=type(model).__name__,
+        tokens_per_sample=workload.tokens_per_sample,
+        has_own_recompute=findings.has_own_recompute,
+        device_memory_bytes=None if device is None else device.total_memory_bytes(),
+        environment={} if device is None else describe_environment(device),
+    )
 
 
 def describe_environment(device: Device) -> dict[str, Any]:

@@ -6,7 +6,16 @@ import json
 import os
 from collections.abc import Mapping
 
-from runners.trial import PlayoffResult, PlayoffSpec, TrialResult, TrialSpec, TrialStatus, failed_trial
+from runners.trial import (
+    DryRunResult,
+    DryRunSpec,
+    PlayoffResult,
+    PlayoffSpec,
+    TrialResult,
+    TrialSpec,
+    TrialStatus,
+    failed_trial,
+)
 from runners.worker_process import WorkerDiedError, WorkerProcess, WorkerTimeoutError
 
 
@@ -22,6 +31,8 @@ class WorkerAgent:
         self._environment = dict(environment)
         self._process_per_trial = process_per_trial
         self._process: WorkerProcess | None = None
+        # What a model's code keeps from a run without data (tables in a module, say) would spoil one with data.
+        self._process_without_data: WorkerProcess | None = None
 
     def pid(self) -> int:
         return os.getpid()
@@ -29,13 +40,12 @@ class WorkerAgent:
     def inspect(self, spec_json: str, timeout_s: float | None) -> str:
         """Answers ``{"inspection": ...}``, ``{"workload_error": line}`` or ``{"runner_error": line}`` as JSON."""
         request = {"kind": "inspect", "spec": json.loads(spec_json)}
+        worker = self._worker_without_data() if request["spec"].get("on_fake_tensors") else self._worker()
         try:
-            answer = self._worker().ask(request, timeout_s=timeout_s)
+            answer = worker.ask(request, timeout_s=timeout_s)
         except WorkerTimeoutError:
-            self._process = None
             answer = {"workload_error": f"the model could not be built and traced within {timeout_s:g} s"}
         except WorkerDiedError as error:
-            self._process = None
             answer = {"runner_error": f"{error} while the model was built", "detail": error.detail}
         return json.dumps(answer)
 
@@ -53,34 +63,59 @@ class WorkerAgent:
             result = failed_trial(spec, TrialStatus.FAILED, str(error), detail=error.detail)
             is_clean = False
         if self._process_per_trial or not is_clean:
-            self.stop()
+            self._end_worker()
         return result.model_dump_json()
 
     def playoff(self, spec_json: str) -> str:
         """Times a few policies in turn in a process of their own and answers with their times as JSON."""
         spec = PlayoffSpec.model_validate_json(spec_json)
-        self.stop()
+        self._end_worker()
         try:
             answer = self._worker().ask({"kind": "playoff", "spec": json.loads(spec_json)}, timeout_s=spec.timeout_s)
             result = PlayoffResult.model_validate(answer["playoff"])
         except WorkerTimeoutError:
-            self._process = None
             result = PlayoffResult(failure=f"not finished after {spec.timeout_s:g} s; stopped")
         except WorkerDiedError as error:
-            self._process = None
             result = PlayoffResult(failure=str(error))
-        self.stop()
+        self._end_worker()
+        return result.model_dump_json()
+
+    def dry_run(self, spec_json: str) -> str:
+        """Predicts memory in a process of its own, which is kept for the next dry run; answers as JSON."""
+        spec = DryRunSpec.model_validate_json(spec_json)
+        request = {"kind": "dry_run", "spec": json.loads(spec_json)}
+        try:
+            answer = self._worker_without_data().ask(request, timeout_s=spec.timeout_s)
+            result = DryRunResult.model_validate(answer["dry_run"])
+        except WorkerTimeoutError:
+            result = DryRunResult(refusal=f"the dry run was not finished after {spec.timeout_s:g} s; stopped")
+        except WorkerDiedError as error:
+            result = DryRunResult(refusal=f"{error} during the dry run")
         return result.model_dump_json()
 
     def stop(self) -> None:
-        """Ends the worker process, and with it a trial that it is running; may be called twice."""
+        """Ends the worker processes, and with them a trial that is running; may be called twice."""
+        self._end_worker()
+        if self._process_without_data is not None:
+            self._process_without_data.kill()
+            self._process_without_data = None
+
+    def _worker(self) -> WorkerProcess:
+        self._process = self._alive(self._process)
+        return self._process
+
+    def _worker_without_data(self) -> WorkerProcess:
+        self._process_without_data = self._alive(self._process_without_data)
+        return self._process_without_data
+
+    def _alive(self, process: WorkerProcess | None) -> WorkerProcess:
+        if process is not None and process.is_alive:
+            return process
+        if process is not None:
+            process.kill()  # It died between two requests, say for want of memory: not the next one's fault.
+        return WorkerProcess(self._environment)
+
+    def _end_worker(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process = None
-
-    def _worker(self) -> WorkerProcess:
-        if self._process is not None and not self._process.is_alive:
-            self.stop()  # It died between two requests, say for want of memory: that is not the next one's fault.
-        if self._process is None:
-            self._process = WorkerProcess(self._environment)
-        return self._process

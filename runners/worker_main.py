@@ -10,7 +10,7 @@ import sys
 from typing import IO, Any
 
 from runners.base import WorkloadError
-from runners.trial import InspectionSpec, PlayoffSpec, TrialSpec
+from runners.trial import DryRunSpec, InspectionSpec, PlayoffSpec, TrialSpec
 
 #: Linux's prctl option that sends a signal to this process when its parent dies (linux/prctl.h).
 _PR_SET_PDEATHSIG = 1
@@ -47,6 +47,9 @@ def _answer(worker: Any, request: dict[str, Any]) -> dict[str, Any]:
     if request["kind"] == "playoff":
         playoff = worker.playoff(PlayoffSpec.model_validate(request["spec"]))
         return {"playoff": playoff.model_dump(mode="json")}
+    if request["kind"] == "dry_run":
+        dry_run = worker.dry_run(DryRunSpec.model_validate(request["spec"]))
+        return {"dry_run": dry_run.model_dump(mode="json")}
     result = worker.run(TrialSpec.model_validate(request["spec"]))
     return {"result": result.model_dump(mode="json"), "unclean_reason": worker.unclean_reason()}
 

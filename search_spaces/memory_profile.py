@@ -20,11 +20,13 @@ class Stretch:
         delta_bytes: Bytes alive at its end minus those at its start; negative where it frees more than it keeps.
         rise_bytes: Most bytes alive within it minus those at its start; at least 0 and at least ``delta_bytes``.
         flops: Floating-point operations that run in it, a multiply and an add counting as two.
+        gradient_bytes: The part of ``delta_bytes`` that is gradients of parameters that had none before it.
     """
 
     delta_bytes: int
     rise_bytes: int
     flops: int = 0
+    gradient_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +60,12 @@ class _RecomputeWatcher:
         finally:
             if phase is Phase.RECOMPUTE:
                 self.flops += int(self._counter.get_total_flops() - before)
+
+
+def flop_formulas() -> Mapping[Any, Callable[..., int]]:
+    """Operator -> its FLOPs, called as the operator is and with its output as ``out_val``; others count as nothing."""
+    formulas: Mapping[Any, Callable[..., int]] = _counter().flop_registry
+    return formulas
 
 
 def _counter() -> FlopCounterMode:

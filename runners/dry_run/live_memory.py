@@ -1,0 +1,124 @@
+"""Counts the bytes of all storages that are alive, as operations make them and as the last reference lets them go."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from runners.dry_run.fake_values import DEVICE, FakeValues
+from runners.measure.flops import flop_formulas
+
+
+@dataclass(frozen=True)
+class MemoryCut:
+    """What happened since the cut before.
+
+    Attributes:
+        live_bytes: Alive now.
+        highest_bytes: Most bytes alive since.
+        flops: Floating-point operations since.
+        num_operations: Operations since.
+    """
+
+    live_bytes: int
+    highest_bytes: int
+    flops: int
+    num_operations: int
+
+
+class LiveMemory(FakeValues):  # type: ignore[no-untyped-call]  # torch leaves its hook unannotated
+    """Sees every operation while it is entered, and every storage's end always.
+
+    Scratch that a kernel takes and gives back within one operation is not seen.
+
+    Attributes:
+        before_operation: Called before each operation, for who divides a step.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.guesses = True
+        self.before_operation: Callable[[], None] | None = None
+        self.live_bytes = 0
+        self._highest_bytes = 0
+        self._flops = 0
+        self._num_operations = 0
+        self._known: dict[int, _Storage] = {}
+        self._formulas = flop_formulas()
+
+    def hold(self, tensor: torch.Tensor) -> None:
+        """Counts the tensor's storage until it dies, unless it is counted already."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self._known:
+            self._add(storage, key, storage.nbytes())
+
+    def leave_out(self, tensor: torch.Tensor) -> None:
+        """Never counts the tensor's storage, whatever views of it come by."""
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._known:
+            self._add(storage, storage._cdata, 0)
+
+    def cut(self) -> MemoryCut:
+        """What happened since the last cut; a new stretch begins."""
+        cut = MemoryCut(self.live_bytes, self._highest_bytes, self._flops, self._num_operations)
+        self._highest_bytes, self._flops, self._num_operations = self.live_bytes, 0, 0
+        return cut
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is DEVICE:
+            return args[0].fake_device
+        if self.before_operation is not None:
+            self.before_operation()
+        output = super().__torch_dispatch__(func, types, args, kwargs)
+        self._num_operations += 1
+        if isinstance(output, torch.Tensor):
+            self._hold_strided(output)
+        elif isinstance(output, tuple | list):
+            for part in output:
+                if isinstance(part, torch.Tensor):
+                    self._hold_strided(part)
+        formula = self._formulas.get(func._overloadpacket)
+        if formula is not None:
+            self._flops += int(formula(*args, **(kwargs or {}), out_val=output))
+        return output
+
+    def _hold_strided(self, tensor: torch.Tensor) -> None:
+        if tensor.layout == torch.strided:
+            self.hold(tensor)
+        elif tensor.layout == torch.sparse_coo:
+            self.hold(tensor._indices())
+            self.hold(tensor._values())
+
+    def _add(self, storage: torch.UntypedStorage, key: int, num_bytes: int) -> None:
+        self._known[key] = _Storage(storage, self._forget, key, num_bytes)
+        self.live_bytes += num_bytes
+        if self.live_bytes > self._highest_bytes:
+            self._highest_bytes = self.live_bytes
+
+    def _forget(self, reference: _Storage) -> None:
+        self.live_bytes -= self._known.pop(reference.key).num_bytes
+
+
+class _Storage(weakref.ref[torch.UntypedStorage]):
+    """A storage that is counted while it lives."""
+
+    __slots__ = ("key", "num_bytes")
+
+    def __new__(
+        cls, storage: torch.UntypedStorage, callback: Callable[[_Storage], None], key: int, num_bytes: int
+    ) -> _Storage:
+        return super().__new__(cls, storage, callback)
+
+    def __init__(
+        self, storage: torch.UntypedStorage, callback: Callable[[_Storage], None], key: int, num_bytes: int
+    ) -> None:
+        super().__init__(storage, callback)  # type: ignore[call-arg]  # as C code it takes what __new__ takes
+        self.key = key
+        self.num_bytes = num_bytes

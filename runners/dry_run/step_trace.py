@@ -1,0 +1,69 @@
+"""What a dry run of one micro-batch saw, in plain data: its stretches in order, each with what it did to memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from search_spaces.memory_profile import Stretch
+
+
+@dataclass(frozen=True)
+class StretchKey:
+    """Which stretch of a step.
+
+    Attributes:
+        part: ``fixed`` is what runs outside the blocks.
+        list_index: Of the list whose block runs; None for fixed ones.
+        call: Index among the calls of the list's blocks. For fixed ones the number of calls, of any list, that
+            began before it in forward; so the same number names a stretch in forward and its counterpart in backward.
+        in_backward: Of fixed ones; the others' part tells.
+    """
+
+    part: Literal["fixed", "forward", "backward"]
+    list_index: int | None
+    call: int
+    in_backward: bool
+
+
+@dataclass(frozen=True)
+class TracedStretch:
+    """One stretch as it ran.
+
+    Attributes:
+        num_operations: How many it ran: a block that is placed the same way runs the same number each time.
+    """
+
+    key: StretchKey
+    stretch: Stretch
+    num_operations: int
+
+
+@dataclass(frozen=True)
+class StepTrace:
+    """Forward and backward of one micro-batch under one policy.
+
+    Attributes:
+        accumulates: Complete gradients were alive from the start, as in every micro-batch of a step but the first.
+        static_bytes: Alive before, the inputs of the whole step included.
+        calls: Position of the block in each call, per list.
+    """
+
+    accumulates: bool
+    static_bytes: int
+    stretches: tuple[TracedStretch, ...]
+    calls: tuple[tuple[int, ...], ...]
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes alive."""
+        live = peak = self.static_bytes
+        for traced in self.stretches:
+            peak = max(peak, live + traced.stretch.rise_bytes)
+            live += traced.stretch.delta_bytes
+        return peak
+
+    @property
+    def end_bytes(self) -> int:
+        """Bytes alive after backward."""
+        return self.static_bytes + sum(traced.stretch.delta_bytes for traced in self.stretches)
