@@ -13,7 +13,8 @@ from mlflow_config import names
 from mlflow_config.entries import ParamValue, TagValue, entries
 from mlflow_config.errors import TrackingError
 from mlflow_config.settings import TrackingSettings
-from mlflow_config.store import NOTE_TAG, PARENT_RUN_TAG, RUNNING, TABLES_TAG, StoredRun, TrackingStore
+from mlflow_config.store import NOTE_TAG, PARENT_RUN_TAG, TABLES_TAG, TrackingStore
+from mlflow_config.stored_run import RUNNING, StoredRun
 from mlflow_config.views import view_tags
 
 _EXPERIMENT_NOTE = """\

@@ -1,5 +1,7 @@
 """The few MLflow operations that a study needs, each waiting for a busy store; the only file that imports MLflow.
 
+In the default SQLite file, what is done once per trial goes straight into MLflow's tables; see `sqlite_runs`.
+
 MLflow takes two seconds to import, so it is imported when a store is opened and not before.
 """
 
@@ -14,7 +16,6 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -24,6 +25,9 @@ from urllib.request import url2pathname
 from mlflow_config.entries import Entries
 from mlflow_config.errors import TrackingError
 from mlflow_config.settings import TrackingSettings
+from mlflow_config.sqlite_file import is_on_local_disk
+from mlflow_config.sqlite_runs import SqliteRuns
+from mlflow_config.stored_run import StoredRun
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -31,7 +35,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-RUNNING = "RUNNING"
 PARENT_RUN_TAG = "mlflow.parentRunId"
 NOTE_TAG = "mlflow.note.content"
 TABLES_TAG = "mlflow.loggedArtifacts"
@@ -55,21 +58,6 @@ _ENVIRONMENT = {
 #: MLflow tells of each migration of a new database, and prints a traceback for each statement that found it locked.
 _LOG_LEVELS = {"mlflow": logging.WARNING, "alembic": logging.WARNING, "mlflow.store.db.utils": logging.CRITICAL}
 
-#: File systems on which SQLite's write-ahead log may be used; across machines it must not be.
-_LOCAL_FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "overlay", "tmpfs"})
-
-
-@dataclass(frozen=True)
-class StoredRun:
-    """One run as the store has it. ``start_time_ms`` counts from the Unix epoch."""
-
-    run_id: str
-    artifact_uri: str
-    status: str
-    start_time_ms: int
-    param_names: frozenset[str]
-    tags: Mapping[str, str]
-
 
 class TrackingStore:
     """An MLflow store, addressed explicitly: no run is ever "active" and nothing global is set.
@@ -83,16 +71,23 @@ class TrackingStore:
         self._patience_s = patience_s
         self._is_answering = True
         self._client: MlflowClient | None = None
+        self._sqlite_runs: SqliteRuns | None = None
+        #: A run of each experiment; new ones are laid out alike.
+        self._siblings: dict[str, StoredRun] = {}
 
     def open(self) -> None:
         """Connects, and creates the database file where it is missing."""
         if self._client is None:
             _check_address(self._settings)
             self._client = self._patiently("open the store", lambda: _connect(self._settings))
+            self._sqlite_runs = self._patiently("open the store", lambda: _open_sqlite_runs(self._settings))
 
     def close(self) -> None:
         """Leaves a SQLite file complete in itself, so that it can be copied. May be called twice."""
         self._client = None
+        if self._sqlite_runs is not None:
+            self._sqlite_runs.close()
+            self._sqlite_runs = None
         path = self._settings.sqlite_path
         if path is not None and path.exists():
             with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as connection:
@@ -151,16 +146,26 @@ class TrackingStore:
                 if not token:
                     return found
 
-        return self._patiently(f"look for runs with {tag} {value!r}", operation)
+        runs = self._patiently(f"look for runs with {tag} {value!r}", operation)
+        self._siblings.update({run.experiment_id: run for run in runs[:1]})
+        return runs
 
     def create_run(self, experiment_id: str, name: str, *, tags: Mapping[str, str], start_time_ms: int) -> StoredRun:
         """A new run, RUNNING. Where it fails the run may exist all the same: look for it before creating it again."""
-        return self._patiently(
-            f"create run {name!r}",
-            lambda: _stored(
+
+        def operation() -> StoredRun:
+            sibling = self._siblings.get(experiment_id)
+            if self._sqlite_runs is not None and sibling is not None:
+                run = self._sqlite_runs.create_run(sibling, name, tags=tags, start_time_ms=start_time_ms)
+                if run is not None:
+                    return run
+            return _stored(
                 self._mlflow.create_run(experiment_id, start_time=start_time_ms, tags=dict(tags), run_name=name)
-            ),
-        )
+            )
+
+        run = self._patiently(f"create run {name!r}", operation)
+        self._siblings.setdefault(experiment_id, run)
+        return run
 
     def write(self, run: StoredRun, entries: Entries) -> None:
         """Adds the entries to the run, texts first. Writing the same ones again changes nothing."""
@@ -171,10 +176,16 @@ class TrackingStore:
 
     def set_status(self, run: StoredRun, status: str, *, end_time_ms: int | None = None) -> None:
         """Sets the run's status; ``end_time_ms`` goes with every status but RUNNING."""
-        if end_time_ms is None:
-            self._patiently("reopen a run", lambda: self._mlflow.update_run(run.run_id, status=status))
-        else:
-            self._patiently("end a run", lambda: self._mlflow.set_terminated(run.run_id, status, end_time_ms))
+
+        def operation() -> None:
+            if self._sqlite_runs is not None and self._sqlite_runs.set_status(run, status, end_time_ms=end_time_ms):
+                return
+            if end_time_ms is None:
+                self._mlflow.update_run(run.run_id, status=status)
+            else:
+                self._mlflow.set_terminated(run.run_id, status, end_time_ms)
+
+        self._patiently("reopen a run" if end_time_ms is None else "end a run", operation)
 
     @property
     def _mlflow(self) -> MlflowClient:
@@ -189,6 +200,8 @@ class TrackingStore:
         return f"{self._settings.artifact_root}/{folder or '_'}"
 
     def _log_batch(self, run: StoredRun, entries: Entries) -> None:
+        if self._sqlite_runs is not None and self._sqlite_runs.write(run, entries):
+            return
         from mlflow.entities import Metric, Param, RunTag
 
         # The run's own start is the time of every metric: written twice, a metric is the same row, not a second one.
@@ -240,24 +253,23 @@ def _connect(settings: TrackingSettings) -> MlflowClient:
     return MlflowClient(tracking_uri=settings.uri, registry_uri=settings.uri)
 
 
+def _open_sqlite_runs(settings: TrackingSettings) -> SqliteRuns | None:
+    if settings.sqlite_path is None:
+        return None
+    runs = SqliteRuns(settings.sqlite_path)
+    if runs.has_known_tables():
+        return runs
+    runs.close()
+    return None
+
+
 def _create_sqlite_file(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    if _is_on_local_disk(path.parent):
+    if is_on_local_disk(path.parent):
         # With a write-ahead log a page open in the browser does not hold up the search, and a trial is recorded in
         # about half the time. The mode stays with the file.
         with contextlib.closing(sqlite3.connect(path)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")
-
-
-def _is_on_local_disk(folder: Path) -> bool:
-    """True only where the system says so; everywhere else the slower mode is the safe one."""
-    try:
-        mounts = Path("/proc/self/mounts").read_text().splitlines()
-    except OSError:
-        return False
-    kinds = {fields[1]: fields[2] for fields in (line.split() for line in mounts)}
-    inside = [str(parent) for parent in (folder.resolve(), *folder.resolve().parents) if str(parent) in kinds]
-    return bool(inside) and kinds[inside[0]] in _LOCAL_FILE_SYSTEMS
 
 
 def _check_address(settings: TrackingSettings) -> None:
@@ -280,6 +292,7 @@ def _stored(run: Run) -> StoredRun:
     return StoredRun(
         run_id=run.info.run_id,
         artifact_uri=run.info.artifact_uri or "",
+        experiment_id=run.info.experiment_id,
         status=run.info.status,
         start_time_ms=run.info.start_time,
         param_names=frozenset(run.data.params),
@@ -335,6 +348,8 @@ def _driver_error(error: BaseException) -> BaseException | None:
     """What the database driver itself said, if it is about the database."""
     from sqlalchemy.exc import DBAPIError
 
+    if isinstance(error, sqlite3.Error):
+        return error
     return next((cause.orig for cause in _causes(error) if isinstance(cause, DBAPIError)), None)
 
 
@@ -344,7 +359,7 @@ def _is_busy(error: BaseException) -> bool:
     from sqlalchemy.exc import OperationalError
 
     told = isinstance(error, MlflowException) and error.error_code == "TEMPORARILY_UNAVAILABLE"
-    if not told and not isinstance(error, OperationalError):
+    if not told and not isinstance(error, OperationalError | sqlite3.OperationalError):
         return False
     # Python 3.10 does not name SQLite's errors: there, a full disk is waited for as well.
     name = getattr(_driver_error(error), "sqlite_errorname", "SQLITE_BUSY")

@@ -167,6 +167,7 @@ class _Session:
         finally:
             self._interrupts.refuse()
             self._leave(search, study)
+            study.close()
             summary = self._finish(mlflow)
             recorder.close()
         return Outcome(self.results(), summary, self._folder)
@@ -203,10 +204,19 @@ class _Session:
         self._next_writing_at = end + (end - start) / _WRITING_SHARE
 
     def _open_study(self, *, resume: bool) -> PolicyStudy:
-        """The study with the trials of earlier sessions, those that a dead driver left closed."""
+        """The study with the trials of earlier sessions."""
         space = make_space(_ENCODING, self._choices)
         sampler = make_sampler(self._config.search.sampler, space, seed=self._config.search.seed)
         study = open_policy_study(self._config.study, space=space, sampler=sampler, storage=self._storage.url)
+        try:
+            self._join(study, resume=resume)
+        except BaseException:
+            study.close()
+            raise
+        return study
+
+    def _join(self, study: PolicyStudy, *, resume: bool) -> None:
+        """Reads the trials of earlier sessions, after closing those that a dead driver left."""
         goal = goal_of(self._search_data, self._inspection)
         known = study.attribute(_GOAL)
         if known is None:
@@ -223,7 +233,6 @@ class _Session:
         self._results = {result.trial_number: result for result in study.results()}
         playoff = study.attribute(_PLAYOFF)
         self._playoff = None if playoff is None else Playoff.model_validate(playoff)
-        return study
 
     def _refuse_lost_trials(self) -> None:
         if self._folder.results_file.exists():

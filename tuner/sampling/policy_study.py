@@ -18,9 +18,12 @@ from search_spaces.policy import RecomputePolicy
 from tuner.objective import Score
 from tuner.sampling.distinct_sampler import DistinctSampler
 from tuner.sampling.distributions import to_distributions
+from tuner.sampling.driver_storage import DriverStorage
+from tuner.sampling.trial_database import open_database
 from tuner.sampling.trial_records import RESULT_ATTRIBUTE, policy_of, status_of
 
 _ID_ATTRIBUTE = "study_id"
+_UNCOUNTED = (TrialStatus.CANCELLED, TrialStatus.NODE_LOST)
 
 
 @dataclass(frozen=True)
@@ -34,13 +37,21 @@ class Proposal:
 class PolicyStudy:
     """Proposes policies and learns scores. One driver at a time; results may be told in any order."""
 
-    def __init__(self, study: optuna.Study, space: SearchSpace, sampler: DistinctSampler) -> None:
-        """Stores a study whose trials are all of this space."""
+    def __init__(
+        self, study: optuna.Study, space: SearchSpace, sampler: DistinctSampler, storage: DriverStorage | None = None
+    ) -> None:
+        """Stores a study whose trials are all of this space.
+
+        Args:
+            storage: The study's own, if it holds back what it writes.
+        """
         self._study = study
+        self._storage = storage
         self._space = space
         self._sampler = sampler
         self._distributions = to_distributions(space)
         self._in_flight: dict[int, optuna.Trial] = {}
+        self._num_counted: int | None = None
 
     def enqueue(self, policy: RecomputePolicy) -> bool:
         """Puts a policy in front of what the sampler proposes, first come first served; False where it is taken.
@@ -59,27 +70,34 @@ class PolicyStudy:
         Raises:
             SpaceExhausted: No policy is left; no trial was created.
         """
-        trials = self._study.get_trials(deepcopy=False)
-        if not any(trial.state is TrialState.WAITING for trial in trials):
-            self._sampler.raise_if_exhausted(trials)
+        num_counted = self.num_counted_trials()
+        if not self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+            self._sampler.raise_if_exhausted(self._study.get_trials(deepcopy=False))
         trial = self._study.ask(self._distributions)
+        if self._storage is not None:
+            self._storage.flush()
         self._in_flight[trial.number] = trial
+        self._num_counted = num_counted + 1
         return Proposal(trial.number, self._space.decode(trial.params))
 
     def tell(self, result: TrialResult, score: Score) -> bool:
         """Finishes a trial that was asked for; False where it was closed meanwhile, and the result is dropped.
 
-        The result itself is stored first, whole: a driver that dies right here has lost nothing.
+        The result itself is stored first, whole, or together with the trial's end: a driver that dies right here has
+        lost nothing.
 
         Raises:
             KeyError: The trial was not asked for here, or was told already.
         """
         trial = self._in_flight.pop(result.trial_number)
+        num_counted = self.num_counted_trials()
         try:
             trial.set_user_attr(RESULT_ATTRIBUTE, result.model_dump(mode="json", exclude={"policy"}))
             self._finish(trial, score)
         except UpdateFinishedTrialError:
+            self._num_counted = None
             return False
+        self._num_counted = num_counted - (result.status in _UNCOUNTED)
         return True
 
     def close_interrupted(self, score: Callable[[TrialResult], Score]) -> list[Proposal]:
@@ -106,6 +124,7 @@ class PolicyStudy:
             self._study.tell(frozen.number, state=TrialState.FAIL)
             if policy is not None:
                 closed.append(Proposal(frozen.number, policy))
+        self._num_counted = None
         return closed
 
     def results(self) -> list[TrialResult]:
@@ -121,6 +140,20 @@ class PolicyStudy:
             else:
                 found.append(TrialResult.model_validate({**stored, "policy": policy}))
         return found
+
+    def num_counted_trials(self) -> int:
+        """Trials in flight or finished, without those that were cancelled, interrupted or lost with their node."""
+        if self._num_counted is None:
+            trials = self._study.get_trials(deepcopy=False)
+            self._num_counted = sum(
+                t.state is not TrialState.WAITING and status_of(t) not in _UNCOUNTED for t in trials
+            )
+        return self._num_counted
+
+    def close(self) -> None:
+        """Lets go of the storage; may be called twice."""
+        if self._storage is not None:
+            self._storage.close()
 
     def attribute(self, name: str) -> Any:
         """What `set_attribute` kept beside the trials; None where nothing is."""
@@ -144,12 +177,6 @@ class PolicyStudy:
         state = TrialState.FAIL if score.values is None else TrialState.COMPLETE
         self._study.tell(trial, score.values, state=state)
 
-    def num_counted_trials(self) -> int:
-        """Trials in flight or finished, without those that were cancelled, interrupted or lost with their node."""
-        trials = self._study.get_trials(deepcopy=False)
-        uncounted = (TrialStatus.CANCELLED, TrialStatus.NODE_LOST)
-        return sum(t.state is not TrialState.WAITING and status_of(t) not in uncounted for t in trials)
-
 
 def _interrupted(trial_number: int, policy: RecomputePolicy) -> TrialResult:
     reason = "interrupted: the process that ran the study ended first"
@@ -162,11 +189,12 @@ def open_policy_study(
     """The study of this name in the storage, created where there is none; None keeps it in memory."""
     # Optuna reports every study it creates on standard error; what the user should know we say ourselves.
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    driver_storage = DriverStorage(open_database(storage)) if isinstance(storage, str) else None
     study = optuna.create_study(
         study_name=name,
-        storage=storage,
+        storage=driver_storage or storage,
         sampler=sampler,
         directions=("maximize", "minimize"),
         load_if_exists=True,
     )
-    return PolicyStudy(study, space, sampler)
+    return PolicyStudy(study, space, sampler, driver_storage)
