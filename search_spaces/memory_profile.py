@@ -55,12 +55,14 @@ class ListProfile:
         blocks: Position of the block in each call of a block, in order of the forward pass.
         classes: Class of each call, shape as ``blocks``.
         cells: Every cell that was traced.
+        parameter_bytes: Of each block of the list, shape (num_blocks,); what blocks share counts for the first.
     """
 
     path: str
     blocks: tuple[int, ...]
     classes: tuple[int, ...]
     cells: tuple[Cell, ...]
+    parameter_bytes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
