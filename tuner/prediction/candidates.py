@@ -1,0 +1,73 @@
+"""Policies that may be tried next, with what is predicted of each, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from search_spaces.policy import RecomputePolicy
+from tuner.prediction.placement_features import FloatArray, IntArray, ListFeatures, PlacementFeatures
+from tuner.prediction.time_model import TimeWeights
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Some policies.
+
+    Attributes:
+        batch_indices: Which micro-batch size each has, shape (num_candidates,).
+        features: Of each, shape (num_candidates, num_labels).
+        peaks_bytes: Predicted, shape (num_candidates,); not a number where nothing is known.
+        policy: From an index to the canonical policy.
+    """
+
+    batch_indices: IntArray
+    features: ListFeatures
+    peaks_bytes: FloatArray
+    policy: Callable[[int], RecomputePolicy]
+
+    def __len__(self) -> int:
+        return len(self.batch_indices)
+
+    def times(self, weights: TimeWeights) -> FloatArray:
+        """Of all candidates under one set of weights, shape (num_candidates,)."""
+        times = np.empty(len(self))
+        for batch_index in np.unique(self.batch_indices):
+            rows = self.batch_indices == batch_index
+            times[rows] = weights.times(int(batch_index), self.features.shares[rows], self.features.tilts[rows])
+        return times
+
+
+class CandidateSource(Protocol):
+    """Where candidates come from."""
+
+    def candidates(self, weights: Sequence[TimeWeights], cap_bytes: float) -> Candidates:
+        """Every policy that is the fastest under the cap, or on the front below it, for one of the weights.
+
+        May hold more than those.
+
+        Args:
+            weights: Sets of weights that the time model may have.
+            cap_bytes: On predicted peaks.
+        """
+
+
+class ListedCandidates:
+    """A fixed list of policies whose peaks are known."""
+
+    def __init__(
+        self, policies: Sequence[RecomputePolicy], peaks_bytes: FloatArray, features: PlacementFeatures
+    ) -> None:
+        of_each = [features.of(policy) for policy in policies]
+        self._candidates = Candidates(
+            np.array([features.batch_index(policy) for policy in policies], dtype=np.int64),
+            ListFeatures(np.array([f.shares for f in of_each]), np.array([f.tilts for f in of_each])),
+            peaks_bytes,
+            policies.__getitem__,
+        )
+
+    def candidates(self, weights: Sequence[TimeWeights], cap_bytes: float) -> Candidates:
+        return self._candidates

@@ -1,0 +1,335 @@
+"""What to measure next, from what was measured so far and what is predicted of the rest; or why nothing more.
+
+Sets of weights are drawn from the time model, each as plausible as it should be. A candidate is worth measuring for as
+much as it is expected to beat the best one measured, over all draws: candidates that are fast for sure and candidates
+that could be fast both count. Once no candidate is expected to beat it by more than a little, the points are measured
+that the Pareto front lacks most; once it lacks little, the search is through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from runners.trial import TrialStatus, Verdict
+from search_spaces.policy import RecomputePolicy
+from tuner.prediction.candidates import Candidates, CandidateSource
+from tuner.prediction.front_filling import BoolArray, plan_filling
+from tuner.prediction.peak_correction import PeakCorrection, PeakPair
+from tuner.prediction.placement_features import FloatArray, IntArray, PlacementFeatures
+from tuner.prediction.time_model import Observation, TimeModel, TimePrior, TimeWeights
+
+#: Sets of weights that a proposal is judged by.
+_NUM_DRAWS = 32
+#: A winner is looked for as long as some candidate is expected to beat the best by this share of its time.
+LEAST_GAIN = 0.003
+#: Share of the predicted front's hypervolume at which the front counts as covered.
+FRONT_GOAL = 0.994
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A policy that was measured or is being measured.
+
+    Attributes:
+        status: None while it is in flight.
+        time: Of a step, in any unit that is the same for all; None where it was not measured.
+        standard_error: Of ``time``; None where it is not known.
+        peak_bytes: Measured; the cap where the device refused the memory; None where nothing is known.
+        is_feasible: Within the cap, and proven where that is asked for.
+        recompute_verdict: Whether its placement trains the same model.
+        split_verdict: Whether its division into micro-batches does; None where nothing is divided.
+    """
+
+    policy: RecomputePolicy
+    status: TrialStatus | None = None
+    time: float | None = None
+    standard_error: float | None = None
+    peak_bytes: int | None = None
+    is_feasible: bool = False
+    recompute_verdict: Verdict | None = None
+    split_verdict: Verdict | None = None
+
+
+@dataclass(frozen=True)
+class NextPolicy:
+    """Attributes:
+    time: Predicted mean, in the unit of what was tried; None before any time was measured.
+    time_deviation: Standard deviation of the prediction.
+    purpose: ``win``: could be the fastest; ``front``: fills the front below it.
+    """
+
+    policy: RecomputePolicy
+    purpose: str
+    time: float | None
+    time_deviation: float | None
+
+
+@dataclass(frozen=True)
+class NothingToGain:
+    """No further policy is worth a trial.
+
+    Attributes:
+        gain: Expected share of the best one's time that the best untried candidate would save; None where no candidate
+            is left at all.
+        front_covered: Share of the predicted front's hypervolume that what was measured covers.
+    """
+
+    gain: float | None
+    front_covered: float
+
+
+@dataclass
+class PolicyProposer:
+    """Proposes policies of one search.
+
+    Args:
+        price_means: What each label is expected to cost, in plain steps; see `TimePrior`.
+        prior_error: Relative error of predicted peaks among themselves.
+        peak_bytes: Predicted peak of any policy; None where it is not known.
+    """
+
+    source: CandidateSource
+    features: PlacementFeatures
+    price_means: FloatArray
+    cap_bytes: int
+    prior_error: float
+    peak_bytes: Callable[[RecomputePolicy], int | None]
+    _prior: TimePrior = field(init=False)
+
+    def __post_init__(self) -> None:
+        sizes = [batch.micro_batch_size for batch in self.features.batches]
+        self._prior = TimePrior(sizes, self.price_means)
+
+    def propose(
+        self, tried: Sequence[Tried], is_taken: Callable[[RecomputePolicy], bool], *, seed: int
+    ) -> NextPolicy | NothingToGain:
+        """The next policy to measure.
+
+        Args:
+            tried: All trials of the study, those in flight included, in order of number.
+            is_taken: True for policies that must not be proposed.
+            seed: Equal seeds propose equal policies for equal trials.
+        """
+        generator = np.random.default_rng(seed)
+        model = self.time_model(tried)
+        draws = model.draw(generator, _NUM_DRAWS)
+        correction = self.peak_correction(tried)
+        safe_bytes = correction.safe_bytes(self.cap_bytes)
+        candidates = self.source.candidates([model.mean_weights(), *draws], safe_bytes)
+        usable = (candidates.peaks_bytes <= safe_bytes) & self._not_suspicious(candidates, tried)
+        rows = np.flatnonzero(usable)
+        measured = _Measured.of(self.features, tried)
+        if not len(rows):
+            return NothingToGain(None, 1.0)
+        times = _Times(candidates, rows, measured, draws, generator)
+        gain = 0.0
+        for column, gain in _best_first(times.expected_gains()):
+            if measured.has_feasible and gain < LEAST_GAIN:
+                break
+            policy = candidates.policy(int(rows[column]))
+            if not is_taken(policy):
+                return self._next(policy, "win", model, tried)
+        if not measured.has_feasible:
+            return NothingToGain(None, 1.0)
+        return self._front_point(candidates, rows, times, correction, measured, is_taken, gain, model, tried)
+
+    def time_model(self, tried: Sequence[Tried]) -> TimeModel:
+        """Fitted to what was measured; those in flight are taken to come out as predicted."""
+        known = [self._observation(t, t.time, t.standard_error or 0.0) for t in tried if t.time is not None]
+        model = TimeModel(self._prior, known)
+        pending = [t for t in tried if t.status is None]
+        if not pending or not known:
+            return model
+        expected = [self._observation(t, 1.0, 0.0) for t in pending]
+        means, deviations = model.predict(
+            [o.batch_index for o in expected],
+            np.array([o.shares for o in expected]),
+            np.array([o.tilts for o in expected]),
+        )
+        # Its own deviation as the error: a guess that agrees with the model must not make it surer than a measurement.
+        guesses = [
+            self._observation(t, float(mean), float(deviation) / 2)
+            for t, mean, deviation in zip(pending, means, deviations, strict=True)
+        ]
+        return TimeModel(self._prior, [*known, *guesses])
+
+    def peak_correction(self, tried: Sequence[Tried]) -> PeakCorrection:
+        pairs = []
+        for trial in tried:
+            predicted = None if trial.peak_bytes is None else self.peak_bytes(trial.policy)
+            if predicted is not None and trial.peak_bytes is not None:
+                refused = trial.status is TrialStatus.OUT_OF_MEMORY
+                pairs.append(PeakPair(predicted, trial.peak_bytes, refused))
+        return PeakCorrection.fit(pairs, prior_error=self.prior_error)
+
+    def predict_time(self, model: TimeModel, policy: RecomputePolicy) -> tuple[float, float]:
+        """Mean and standard deviation of one policy's step time."""
+        of_policy = self.features.of(policy)
+        mean, deviation = model.predict(
+            [self.features.batch_index(policy)], of_policy.shares[None, :], of_policy.tilts[None, :]
+        )
+        return float(mean[0]), float(deviation[0])
+
+    def _observation(self, trial: Tried, time: float, standard_error: float) -> Observation:
+        of_policy = self.features.of(trial.policy)
+        batch_index = self.features.batch_index(trial.policy)
+        return Observation(batch_index, of_policy.shares, of_policy.tilts, time, standard_error)
+
+    def _next(self, policy: RecomputePolicy, purpose: str, model: TimeModel, tried: Sequence[Tried]) -> NextPolicy:
+        if all(trial.time is None for trial in tried):
+            return NextPolicy(policy, purpose, None, None)
+        time, deviation = self.predict_time(model, policy)
+        return NextPolicy(policy, purpose, time, deviation)
+
+    def _front_point(
+        self,
+        candidates: Candidates,
+        rows: IntArray,
+        times: _Times,
+        correction: PeakCorrection,
+        measured: _Measured,
+        is_taken: Callable[[RecomputePolicy], bool],
+        gain: float,
+        model: TimeModel,
+        tried: Sequence[Tried],
+    ) -> NextPolicy | NothingToGain:
+        """The point that the front lacks most."""
+        peaks = np.concatenate([candidates.peaks_bytes[rows] * correction.ratio, measured.feasible_peaks()])
+        speeds = 1 / np.concatenate([times.mean, times.feasible_mean()])
+        is_measured = np.arange(len(peaks)) >= len(rows)
+        is_open: BoolArray = np.ones(len(peaks), dtype=np.bool_)
+        while True:
+            indices = np.flatnonzero(is_open)
+            plan = plan_filling(
+                peaks[indices], speeds[indices], is_measured[indices], cap_bytes=self.cap_bytes, goal=FRONT_GOAL
+            )
+            if not plan.added:
+                return NothingToGain(gain, plan.covered)
+            for added in plan.added:
+                index = int(indices[added])
+                policy = candidates.policy(int(rows[index]))
+                if not is_taken(policy):
+                    return self._next(policy, "front", model, tried)
+                # Its measurement, or the trial that is under way, stands for it.
+                is_open[index] = False
+
+    def _not_suspicious(self, candidates: Candidates, tried: Sequence[Tried]) -> BoolArray:
+        """False for candidates with a label or a micro-batch size that went wrong and never went right."""
+        bad_labels, bad_batches = self._blamed(tried)
+        usable = ~np.isin(candidates.batch_indices, sorted(bad_batches))
+        if bad_labels:
+            usable &= (candidates.features.shares[:, sorted(bad_labels)] == 0).all(axis=1)
+        return usable
+
+    def _blamed(self, tried: Sequence[Tried]) -> tuple[set[int], set[int]]:
+        bad_labels: set[int] = set()
+        good_labels: set[int] = set()
+        bad_batches: set[int] = set()
+        for trial in tried:
+            labels = {int(label) for label in np.flatnonzero(self.features.of(trial.policy).shares)}
+            failed = trial.status in (TrialStatus.FAILED, TrialStatus.TIMED_OUT)
+            if failed or trial.recompute_verdict is Verdict.MISMATCH:
+                bad_labels |= labels
+            elif trial.status is TrialStatus.COMPLETED:
+                good_labels |= labels
+            if trial.split_verdict is Verdict.MISMATCH:
+                bad_batches.add(self.features.batch_index(trial.policy))
+        return bad_labels - good_labels, bad_batches
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """Trials whose time was measured, as columns."""
+
+    batch_indices: IntArray
+    shares: FloatArray
+    tilts: FloatArray
+    times: FloatArray
+    errors: FloatArray
+    peaks_bytes: FloatArray
+    is_feasible: BoolArray
+
+    @classmethod
+    def of(cls, features: PlacementFeatures, tried: Sequence[Tried]) -> _Measured:
+        known = [trial for trial in tried if trial.time is not None]
+        of_each = [features.of(trial.policy) for trial in known]
+        empty = np.zeros((0, features.num_labels))
+        return cls(
+            np.array([features.batch_index(trial.policy) for trial in known], dtype=np.int64),
+            np.array([f.shares for f in of_each]) if known else empty,
+            np.array([f.tilts for f in of_each]) if known else empty,
+            np.array([trial.time for trial in known], dtype=np.float64),
+            np.array([trial.standard_error or 0.0 for trial in known]),
+            np.array([trial.peak_bytes or 0 for trial in known], dtype=np.float64),
+            np.array([trial.is_feasible for trial in known], dtype=np.bool_),
+        )
+
+    @property
+    def has_feasible(self) -> bool:
+        return bool(self.is_feasible.any())
+
+    def feasible_peaks(self) -> FloatArray:
+        return self.peaks_bytes[self.is_feasible]
+
+
+class _Times:
+    """Times of candidates and of measured trials under each draw, lack of fit included.
+
+    Attributes:
+        mean: Of the candidates, over the draws, shape (num_rows,).
+    """
+
+    def __init__(
+        self,
+        candidates: Candidates,
+        rows: IntArray,
+        measured: _Measured,
+        draws: Sequence[TimeWeights],
+        generator: np.random.Generator,
+    ) -> None:
+        self._measured = measured
+        by_draw = np.array([candidates.times(draw)[rows] for draw in draws])
+        self.mean: FloatArray = by_draw.mean(axis=0)
+        lack = np.array([draw.lack_of_fit for draw in draws])[:, None]
+        self._candidates = by_draw * (1 + lack * generator.standard_normal(by_draw.shape))
+        fitted = np.array(
+            [
+                [
+                    draw.times(int(b), measured.shares[i : i + 1], measured.tilts[i : i + 1])[0]
+                    for i, b in enumerate(measured.batch_indices)
+                ]
+                for draw in draws
+            ]
+        ).reshape(len(draws), len(measured.times))
+        # A measured trial's true time lies between its fitted and its measured one, by how sure either is.
+        misfit, noise = (lack * fitted) ** 2, measured.errors[None, :] ** 2
+        trust = misfit / np.maximum(misfit + noise, 1e-300)
+        deviation = np.sqrt(trust * noise)
+        self._known = fitted + trust * (measured.times[None, :] - fitted)
+        self._known += deviation * generator.standard_normal(fitted.shape)
+
+    def expected_gains(self) -> FloatArray:
+        """Share of the best measured time that each candidate is expected to save, shape (num_rows,).
+
+        Before anything feasible was measured: how fast each candidate may be, an optimistic guess.
+        """
+        feasible = np.flatnonzero(self._measured.is_feasible)
+        if not len(feasible):
+            optimistic: FloatArray = 1 / np.maximum(self.mean - self._candidates.std(axis=0), 1e-9)
+            return optimistic
+        best = feasible[self._known[:, feasible].mean(axis=0).argmin()]
+        best_times = self._known[:, [best]]
+        gains: FloatArray = np.maximum(best_times - self._candidates, 0.0).mean(axis=0) / best_times.mean()
+        return gains
+
+    def feasible_mean(self) -> FloatArray:
+        mean: FloatArray = self._known[:, self._measured.is_feasible].mean(axis=0)
+        return mean
+
+
+def _best_first(values: FloatArray) -> list[tuple[int, float]]:
+    order = np.argsort(-values, kind="stable")
+    return [(int(index), float(values[index])) for index in order]

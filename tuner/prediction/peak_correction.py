@@ -1,0 +1,56 @@
+"""How far measured peaks lie from predicted ones, and so which predicted peak is still safe under the cap."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: Before anything was measured, relative to the peak; predictions on CPU are far better than this.
+_UNKNOWN_MARGIN = 0.01
+#: What a run may differ from another one of the same policy, relative to the peak.
+_LEAST_MARGIN = 0.0005
+#: A device that refused memory says only that the peak is over the cap; it is taken to be over it by this much.
+_REFUSED_MARGIN = 0.02
+
+
+@dataclass(frozen=True)
+class PeakPair:
+    """A predicted and a measured peak of one policy.
+
+    Attributes:
+        refused: The device refused the memory: the measured peak is the cap, and the true one is above it.
+    """
+
+    predicted_bytes: float
+    measured_bytes: float
+    refused: bool = False
+
+
+@dataclass(frozen=True)
+class PeakCorrection:
+    """Attributes:
+    ratio: Typical measured peak over predicted one.
+    worst_ratio: The largest that is to be expected.
+    """
+
+    ratio: float
+    worst_ratio: float
+
+    @classmethod
+    def fit(cls, pairs: Sequence[PeakPair], *, prior_error: float) -> PeakCorrection:
+        """What the pairs say.
+
+        Args:
+            prior_error: Relative error that predictions are known to have among themselves.
+        """
+        measured = [pair.measured_bytes / pair.predicted_bytes for pair in pairs if not pair.refused]
+        ratio = statistics.median(measured) if measured else 1.0
+        margin = prior_error + (_LEAST_MARGIN + max(measured) - min(measured) if measured else _UNKNOWN_MARGIN)
+        worst = max(measured, default=1.0) * (1 + margin)
+        refused = [pair.measured_bytes / pair.predicted_bytes for pair in pairs if pair.refused]
+        return cls(ratio, max([worst, *(known * (1 + _REFUSED_MARGIN) for known in refused)]))
+
+    def safe_bytes(self, cap_bytes: float) -> float:
+        """The largest predicted peak that is expected to be measured within the cap."""
+        return cap_bytes / self.worst_ratio

@@ -1,0 +1,279 @@
+"""Step time as a sum: a base per micro-batch size, plus a price per share of blocks that recompute. With uncertainty.
+
+The time of a step at micro-batch b under a placement is modelled as::
+
+    time = base[b] * (1 + sum over labels of (price + deviation[b]) * share + tilt * tilted_share)
+
+and everything unknown has a prior: bases of neighbouring sizes are alike, prices are near what the FLOPs say,
+deviations and tilts are small. How small, and how far single placements stray from any such sum (the lack of fit), is
+not known either: a few settings of both are fitted side by side and weighted by how well each explains what was
+measured. Where little was measured the settings disagree, and the intervals are as wide as they ought to be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve, solve_triangular
+
+from tuner.prediction.placement_features import FloatArray
+
+#: Lack of fit, relative to the step time, and the prior weight of each value.
+_LACK_OF_FIT = {0.003: 0.25, 0.01: 0.35, 0.02: 0.25, 0.05: 0.15}
+#: Standard deviation of a price between micro-batch sizes, relative to the price (plus a fifth of a plain step).
+_DEVIATION = (0.02, 0.08)
+#: Standard deviation of the tilt of a price along the list, in plain steps.
+_TILT = (0.005, 0.04)
+#: Standard deviations of the bases, relative to a plain step: of all together, between sizes an octave and more apart,
+#: and of each size on its own.
+_BASE_COMMON, _BASE_SMOOTH, _BASE_OWN = 0.3, 0.25, 0.04
+#: Octaves of micro-batch size over which bases stay alike.
+_BASE_LENGTH_OCTAVES = 3.0
+#: Standard deviation of a price around its prior mean: a share of it, and a floor for operations that have no FLOPs.
+_PRICE_RELATIVE, _PRICE_FLOOR = 0.5, 0.02
+#: Settings with less weight than this are passed over.
+_LEAST_WEIGHT = 1e-4
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One measured trial.
+
+    Attributes:
+        batch_index: Which micro-batch size.
+        shares: Shape (num_labels,).
+        tilts: Shape (num_labels,).
+        time: Of a step, in any unit that is the same for all.
+        standard_error: Of ``time``, in the same unit; 0 where it is not known.
+    """
+
+    batch_index: int
+    shares: FloatArray
+    tilts: FloatArray
+    time: float
+    standard_error: float
+
+
+@dataclass(frozen=True)
+class TimeWeights:
+    """One set of numbers that the model may have.
+
+    Attributes:
+        base: Time of a plain step by micro-batch size, shape (num_batches,).
+        prices: What recomputing all blocks of a list adds, by label, shape (num_batches, num_labels).
+        tilts: What it adds more for the last than for the middle block, shape as ``prices``.
+        lack_of_fit: Standard deviation of a placement's true time around the sum, relative to it.
+    """
+
+    base: FloatArray
+    prices: FloatArray
+    tilts: FloatArray
+    lack_of_fit: float
+
+    def times(self, batch_index: int, shares: FloatArray, tilts: FloatArray) -> FloatArray:
+        """Times of placements at one micro-batch size, shape (num_placements,)."""
+        times: FloatArray = self.base[batch_index] + shares @ self.prices[batch_index] + tilts @ self.tilts[batch_index]
+        return times
+
+
+class TimePrior:
+    """What is known before anything was measured.
+
+    Args:
+        micro_batch_sizes: In samples, in the order of ``batch_index``.
+        price_means: What recomputing all blocks of a list is expected to add, in plain steps, shape (num_labels,).
+    """
+
+    def __init__(self, micro_batch_sizes: Sequence[int], price_means: FloatArray) -> None:
+        self.num_batches = len(micro_batch_sizes)
+        self.num_labels = len(price_means)
+        self.price_means = price_means
+        octaves = np.log2(np.asarray(micro_batch_sizes, dtype=np.float64))
+        distances = np.abs(octaves[:, None] - octaves[None, :])
+        self._base_covariance = (
+            _BASE_COMMON**2
+            + _BASE_SMOOTH**2 * np.exp(-distances / _BASE_LENGTH_OCTAVES)
+            + _BASE_OWN**2 * np.eye(self.num_batches)
+        )
+
+    def mean(self) -> FloatArray:
+        """Of all weights, shape (num_weights,)."""
+        rest = np.zeros(self.num_batches * self.num_labels + self.num_labels)
+        return np.concatenate([np.ones(self.num_batches), self.price_means, rest])
+
+    def covariance(self, deviation: float, tilt: float) -> FloatArray:
+        """Of all weights, shape (num_weights, num_weights)."""
+        deviations = (deviation * (0.2 + self.price_means)) ** 2
+        variances = np.concatenate(
+            [
+                np.zeros(self.num_batches),
+                (_PRICE_RELATIVE * self.price_means + _PRICE_FLOOR) ** 2,
+                np.tile(deviations, self.num_batches),
+                np.full(self.num_labels, tilt**2),
+            ]
+        )
+        covariance = np.diag(variances)
+        covariance[: self.num_batches, : self.num_batches] = self._base_covariance
+        return covariance
+
+    def design(
+        self, base: FloatArray, batch_indices: Sequence[int], shares: FloatArray, tilts: FloatArray
+    ) -> FloatArray:
+        """What each weight is multiplied with, shape (num_placements, num_weights).
+
+        Args:
+            base: Bases that prices are relative to, shape (num_batches,).
+        """
+        batch = np.asarray(batch_indices, dtype=np.intp)
+        in_batch = np.eye(self.num_batches)[batch]
+        scaled = shares * base[batch][:, None]
+        deviations = (in_batch[:, :, None] * scaled[:, None, :]).reshape(len(batch), -1)
+        return np.hstack([in_batch, scaled, deviations, tilts * base[batch][:, None]])
+
+
+class _Setting:
+    """The model under one setting of lack of fit, deviation and tilt, fitted.
+
+    In the form whose cost grows with the number of weights, not of trials: weights are some tens, trials may be
+    thousands.
+    """
+
+    def __init__(
+        self,
+        prior_mean: FloatArray,
+        prior_covariance: FloatArray,
+        design: FloatArray,
+        times: FloatArray,
+        variances: FloatArray,
+        lack_of_fit: float,
+    ) -> None:
+        self.lack_of_fit = lack_of_fit
+        noise = variances + (lack_of_fit * times) ** 2
+        residual = times - design @ prior_mean
+        prior_factor = cho_factor(prior_covariance, lower=True)
+        precision = cho_solve(prior_factor, np.eye(len(prior_mean))) + design.T @ (design / noise[:, None])
+        self._factor = cho_factor(precision, lower=True)
+        pull = design.T @ (residual / noise)
+        step = cho_solve(self._factor, pull)
+        self.mean: FloatArray = prior_mean + step
+        self.log_evidence = float(
+            -0.5 * ((residual**2 / noise).sum() - pull @ step)
+            - 0.5 * np.log(noise).sum()
+            - np.log(np.diag(self._factor[0])).sum()
+            - np.log(np.diag(prior_factor[0])).sum()
+        )
+
+    @cached_property
+    def covariance(self) -> FloatArray:
+        covariance: FloatArray = cho_solve(self._factor, np.eye(len(self.mean)))
+        return covariance
+
+    def draw(self, standard_normal: FloatArray) -> FloatArray:
+        """A set of weights from as many standard normal numbers."""
+        drawn: FloatArray = self.mean + solve_triangular(self._factor[0], standard_normal, lower=True, trans="T")
+        return drawn
+
+
+class TimeModel:
+    """The model after some trials; times in the unit of the observations.
+
+    Args:
+        observations: Without any, the unit is a plain step.
+    """
+
+    def __init__(self, prior: TimePrior, observations: Sequence[Observation]) -> None:
+        self._prior = prior
+        # The unit: a plain step takes about one. What is left of it the bases take up.
+        self._unit = 1.0
+        for first in observations[:1]:
+            self._unit = first.time / (1.0 + float(first.shares @ prior.price_means))
+        times = np.array([o.time for o in observations]) / self._unit
+        variances = (np.array([o.standard_error for o in observations]) / self._unit) ** 2
+        batches = [o.batch_index for o in observations]
+        shares = np.array([o.shares for o in observations]).reshape(len(observations), prior.num_labels)
+        tilts = np.array([o.tilts for o in observations]).reshape(shares.shape)
+        self._base: FloatArray = np.ones(prior.num_batches)
+        self._fit(batches, shares, tilts, times, variances)
+        # Prices are relative to bases, which only a first fit tells. A base of nothing would leave prices without
+        # effect; no size is five times as fast as another.
+        self._base = np.maximum(self._mean()[: prior.num_batches], 0.2)
+        self._fit(batches, shares, tilts, times, variances)
+
+    def _fit(
+        self,
+        batches: Sequence[int],
+        shares: FloatArray,
+        tilts: FloatArray,
+        times: FloatArray,
+        variances: FloatArray,
+    ) -> None:
+        prior = self._prior
+        design = prior.design(self._base, batches, shares, tilts)
+        settings, evidence = [], []
+        for lack, log_prior, deviation, tilt in _settings():
+            setting = _Setting(prior.mean(), prior.covariance(deviation, tilt), design, times, variances, lack)
+            settings.append(setting)
+            evidence.append(log_prior + setting.log_evidence)
+        weights = np.exp(np.array(evidence) - max(evidence))
+        self._settings: Sequence[_Setting] = settings
+        self._weights: FloatArray = weights / weights.sum()
+
+    def predict(
+        self, batch_indices: Sequence[int], shares: FloatArray, tilts: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Mean and standard deviation of the true time of placements, each of shape (num_placements,)."""
+        design = self._prior.design(self._base, batch_indices, shares, tilts)
+        mean, square = np.zeros(len(design)), np.zeros(len(design))
+        for weight, setting in zip(self._weights, self._settings, strict=True):
+            if weight < _LEAST_WEIGHT:
+                continue
+            own = design @ setting.mean
+            variance = np.einsum("ij,jk,ik->i", design, setting.covariance, design)
+            variance = np.maximum(variance, 0.0) + (setting.lack_of_fit * own) ** 2
+            mean += weight * own
+            square += weight * (own**2 + variance)
+        deviation = np.sqrt(np.maximum(square - mean**2, 0.0))
+        return mean * self._unit, deviation * self._unit
+
+    def draw(self, generator: np.random.Generator, num_draws: int) -> list[TimeWeights]:
+        """Sets of weights, each as probable as it should be after what was measured."""
+        chosen = generator.choice(len(self._settings), size=num_draws, p=self._weights)
+        drawn = []
+        for index in chosen:
+            setting = self._settings[index]
+            vector = setting.draw(generator.standard_normal(len(setting.mean)))
+            drawn.append(self._as_weights(vector, setting.lack_of_fit))
+        return drawn
+
+    def mean_weights(self) -> TimeWeights:
+        """The mean of all sets of weights."""
+        lack = math.sqrt(sum(w * s.lack_of_fit**2 for w, s in zip(self._weights, self._settings, strict=True)))
+        return self._as_weights(self._mean(), lack)
+
+    def _mean(self) -> FloatArray:
+        mean: FloatArray = np.sum([w * s.mean for w, s in zip(self._weights, self._settings, strict=True)], axis=0)
+        return mean
+
+    def _as_weights(self, vector: FloatArray, lack_of_fit: float) -> TimeWeights:
+        num_batches, num_labels = self._prior.num_batches, self._prior.num_labels
+        base, prices, deviations, tilts = np.split(
+            vector, np.cumsum([num_batches, num_labels, num_batches * num_labels])
+        )
+        scale = self._unit * self._base[:, None]
+        return TimeWeights(
+            base=base * self._unit,
+            prices=(prices + deviations.reshape(num_batches, num_labels)) * scale,
+            tilts=tilts * scale,
+            lack_of_fit=lack_of_fit,
+        )
+
+
+def _settings() -> Iterator[tuple[float, float, float, float]]:
+    """Lack of fit, logarithm of its prior weight, deviation, tilt."""
+    for (lack, weight), deviation, tilt in product(_LACK_OF_FIT.items(), _DEVIATION, _TILT):
+        yield lack, math.log(weight), deviation, tilt
