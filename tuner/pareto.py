@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import insort
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from runners.trial import TrialResult
 from search_spaces.policy import RecomputePolicy
@@ -81,13 +83,58 @@ def find_winner(results: Sequence[TrialResult], objective: Objective, playoff: P
     first = feasible[0]
     fastest = max(feasible, key=lambda c: ratio(c, first).value)
     tied = [c for c in feasible if c is fastest or ratio(c, fastest).is_tie]
-    enough = min(c.peak_bytes for c in tied) * (1 + PEAK_MARGIN_RATIO)
-    best = min(
-        (c for c in tied if c.peak_bytes <= enough),
-        key=lambda c: (*complexity(c.result.policy), -ratio(c, first).value, c.number),
-    )
-    others = sorted((c for c in tied if c is not best), key=lambda c: c.number)
-    return Winner(best.result, tuple(c.result for c in others))
+    return _winner(tied, lambda c: ratio(c, first).value)
+
+
+class Standings:
+    """The front and the winner among results that come one by one, without looking at all of them again each time."""
+
+    def __init__(self, objective: Objective) -> None:
+        self._objective = objective
+        self._feasible: list[TrialResult] = []
+        #: A feasible result without relative speed, once there is one: all are ranked as it can be.
+        self._sets_unit: list[TrialResult] = []
+        self._ranked: list[_Candidate] = []
+        self._front: list[_Candidate] = []
+        self._tied: list[_Candidate] = []
+        self._winner: Winner | None = None
+
+    def add(self, result: TrialResult) -> None:
+        """Takes a result in; each trial's once."""
+        if not self._objective.score(result).feasible:
+            return
+        self._feasible.append(result)
+        if not self._sets_unit and not _has_relative_speed(result):
+            self._sets_unit = [result]
+            others, self._ranked, self._front = self._feasible, [], []
+        else:
+            others = [result]
+        for candidate in _candidates(others, self._sets_unit):
+            self._rank(candidate)
+
+    def front_with_winner(self, playoff: Playoff | None = None) -> tuple[tuple[TrialResult, ...], Winner | None]:
+        """What `front_with_winner` says of all results so far."""
+        if playoff is not None:
+            return front_with_winner(sorted(self._feasible, key=lambda r: r.trial_number), self._objective, playoff)
+        members = {candidate.number: candidate for candidate in self._front}
+        if self._winner is not None:
+            best = self._winner.result.trial_number
+            members.update({candidate.number: candidate for candidate in self._tied if candidate.number == best})
+        return tuple(c.result for c in sorted(members.values(), key=_fastest_first)), self._winner
+
+    def _rank(self, candidate: _Candidate) -> None:
+        insort(self._ranked, candidate, key=_fastest_first)
+        if not any(_beats(other, candidate) for other in self._front):
+            self._front = [other for other in self._front if not _beats(candidate, other)]
+            insort(self._front, candidate, key=_fastest_first)
+        first = self._ranked[0]
+        if candidate is first:
+            self._tied = [c for c in self._ranked if c is first or _ratio(c.speed, first.speed).is_tie]
+        elif _ratio(candidate.speed, first.speed).is_tie:
+            self._tied.append(candidate)
+        else:
+            return
+        self._winner = _winner(self._tied, lambda c: _ratio(c.speed, first.speed).value)
 
 
 def complexity(policy: RecomputePolicy) -> tuple[int, int, int, int]:
@@ -113,6 +160,25 @@ class _Candidate:
     @property
     def number(self) -> int:
         return self.result.trial_number
+
+    @cached_property
+    def complexity(self) -> tuple[int, int, int, int]:
+        return complexity(self.result.policy)
+
+
+def _winner(tied: Sequence[_Candidate], speed: Callable[[_Candidate], float]) -> Winner:
+    """The best of those as fast as the fastest, by memory, then simplicity, then speed."""
+    enough = min(c.peak_bytes for c in tied) * (1 + PEAK_MARGIN_RATIO)
+    small = (c for c in tied if c.peak_bytes <= enough)
+    best = min(small, key=lambda c: (*c.complexity, -speed(c), c.number))
+    others = sorted((c for c in tied if c is not best), key=lambda c: c.number)
+    return Winner(best.result, tuple(c.result for c in others))
+
+
+def _beats(candidate: _Candidate, other: _Candidate) -> bool:
+    """At least as good in both, better in one."""
+    mine, theirs = (candidate.speed.value, -candidate.peak_bytes), (other.speed.value, -other.peak_bytes)
+    return mine != theirs and mine[0] >= theirs[0] and mine[1] >= theirs[1]
 
 
 def _front(candidates: Sequence[_Candidate]) -> list[_Candidate]:
@@ -151,12 +217,25 @@ def _fastest_first(candidate: _Candidate) -> tuple[float, int, int]:
 
 
 def _feasible(results: Sequence[TrialResult], objective: Objective) -> list[_Candidate]:
-    feasible = [result for result in results if objective.score(result).feasible]
+    return _candidates([result for result in results if objective.score(result).feasible])
+
+
+def _candidates(feasible: Sequence[TrialResult], others: Sequence[TrialResult] = ()) -> list[_Candidate]:
+    """Those with a speed and a peak.
+
+    Args:
+        others: Feasible results that the unit of the speeds must suit as well.
+    """
     return [
         _Candidate(result, speed, result.peak_memory_bytes)
-        for result, speed in zip(feasible, ranking_speeds(feasible), strict=True)
+        for result, speed in zip(feasible, ranking_speeds([*feasible, *others]), strict=False)
         if speed is not None and result.peak_memory_bytes is not None
     ]
+
+
+def _has_relative_speed(result: TrialResult) -> bool:
+    speed = result.relative_speed
+    return speed is not None and math.isfinite(speed) and speed > 0
 
 
 def _ratio(speed: Speed, other: Speed) -> Ratio:

@@ -71,6 +71,8 @@ class MlflowListener:
         self._details: dict[int, str] = {}
         #: Trials that were stopped from outside; the recorder would write them anew each time.
         self._recorded_as_stopped: set[int] = set()
+        #: What MLflow shows; a record that is the same object still is shown already.
+        self._shown: dict[int, TrialRecord] = {}
         self._is_open = False
         self._is_in_trouble = False
         self._next_try_at = 0.0
@@ -119,11 +121,13 @@ class MlflowListener:
         self._try(complete, is_last=True)
 
     def _record_all(self) -> None:
+        changed = [trial for trial in self._results().trials if self._shown.get(trial.number) is not trial]
         recorded = self._recorder.recorded_trials() | self._recorded_as_stopped
-        for trial in self._results().trials:
+        for trial in changed:
             if trial.number not in recorded:
                 self._record(trial)
             self._recorder.update_trial_tags(trial.number, _moving_tags(trial))
+            self._shown[trial.number] = trial
 
     def _record(self, trial: TrialRecord) -> None:
         data = trial.model_dump(mode="json")

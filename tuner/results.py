@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Mapping, Sequence
+from bisect import insort
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from typing_extensions import Self
 from runners.trial import MemoryByKind, ModelInspection, TrialResult, TrialStatus, Verification
 from search_spaces.policy import PolicyError, RecomputePolicy, policy_from_dict, policy_to_dict
 from tuner.objective import Objective
-from tuner.pareto import front_with_winner
+from tuner.pareto import Standings
 from tuner.speed_ratio import Playoff
 from tuner.user_error import UserError
 
@@ -148,6 +148,108 @@ class StudyResults(_Record):
         return self.model_dump_json(indent=1) + "\n"
 
 
+class ResultsLedger:
+    """A study's results as they come in, and the whole of results.json at any moment.
+
+    A trial's record is made once and made anew only where its place changes: on the front or not, the best or not. So
+    what is the same object as before is as before.
+    """
+
+    def __init__(
+        self,
+        *,
+        study: str,
+        search: Mapping[str, Any],
+        inspection: ModelInspection,
+        environment: Mapping[str, Any],
+        baseline_key: str,
+        objective: Objective,
+    ) -> None:
+        """Stores what is the same for all results.
+
+        Args:
+            search: The resolved search file, without credentials.
+            baseline_key: Key of the plain policy that everything is compared with.
+        """
+        self._study = study
+        self._search = dict(search)
+        self._environment = dict(environment)
+        self._model = _model_record(inspection)
+        self._baseline_key = baseline_key
+        self._objective = objective
+        self._standings = Standings(objective)
+        self._num_feasible = 0
+        self._records: dict[int, TrialRecord] = {}
+        #: In ascending order.
+        self._numbers: list[int] = []
+        self._baselines: list[int] = []
+        self._placed: set[int] = set()
+        self._last: tuple[object, StudyResults] | None = None
+
+    def add(self, result: TrialResult) -> None:
+        """Takes the result of a further trial in.
+
+        Raises:
+            ValueError: The trial has a result already.
+        """
+        number = result.trial_number
+        if number in self._records:
+            raise ValueError(f"trial {number} has a result already; each trial ends once")
+        record = trial_record(result, self._objective, on_front=set(), best=None, baseline_key=self._baseline_key)
+        self._records[number] = record
+        insort(self._numbers, number)
+        if record.is_baseline:
+            insort(self._baselines, number)
+        self._num_feasible += record.feasible
+        self._standings.add(result)
+
+    @property
+    def num_contenders(self) -> int:
+        """Feasible results and baselines so far; who is compared with whom changes only with this number."""
+        return self._num_feasible + len(self._baselines)
+
+    def results(self, *, status: StudyStatus, stop_reason: str | None, playoff: Playoff | None = None) -> StudyResults:
+        """Everything that is known of the study now.
+
+        Args:
+            playoff: Times of the closest trials in turn; None before there was a playoff.
+        """
+        moment = (len(self._records), status, stop_reason, playoff)
+        if self._last is None or self._last[0] != moment:
+            self._last = (moment, self._build(status, stop_reason, playoff))
+        return self._last[1]
+
+    def _build(self, status: StudyStatus, stop_reason: str | None, playoff: Playoff | None) -> StudyResults:
+        members, winner = self._standings.front_with_winner(playoff)
+        front = [result.trial_number for result in members]
+        best = None if winner is None else winner.result.trial_number
+        self._place(set(front), best)
+        # Made of our own records, thousands of which need not be checked again for each one that is added.
+        return StudyResults.model_construct(
+            schema_version=1,
+            study=self._study,
+            status=status,
+            stop_reason=stop_reason,
+            memory_cap_bytes=self._objective.memory_cap_bytes,
+            search=self._search,
+            environment=self._environment,
+            model=self._model,
+            baseline=self._records[self._baselines[-1]] if self._baselines else None,
+            trials=[self._records[number] for number in self._numbers],
+            front=front,
+            best=best,
+            playoff=playoff,
+        )
+
+    def _place(self, front: set[int], best: int | None) -> None:
+        for number in front | self._placed:
+            record = self._records[number]
+            place = {"on_front": number in front, "is_best": number == best}
+            if (record.on_front, record.is_best) != (place["on_front"], place["is_best"]):
+                self._records[number] = record.model_copy(update=place)
+        self._placed = front
+
+
 def build_results(
     *,
     study: str,
@@ -156,42 +258,23 @@ def build_results(
     search: Mapping[str, Any],
     inspection: ModelInspection,
     environment: Mapping[str, Any],
-    results: Sequence[TrialResult],
+    results: Iterable[TrialResult],
     baseline_key: str,
     objective: Objective,
     playoff: Playoff | None = None,
 ) -> StudyResults:
-    """Everything that is known of a study now.
-
-    Args:
-        search: The resolved search file, without credentials.
-        results: In any order; written by trial number.
-        baseline_key: Key of the plain policy that everything is compared with.
-        playoff: Times of the closest trials in turn; None before there was a playoff.
-    """
-    ordered = sorted(results, key=lambda result: result.trial_number)
-    members, winner = front_with_winner(ordered, objective, playoff)
-    front = [result.trial_number for result in members]
-    best = None if winner is None else winner.result.trial_number
-    trials = [
-        trial_record(result, objective, on_front=set(front), best=best, baseline_key=baseline_key) for result in ordered
-    ]
-    baseline = [trial for trial in trials if trial.is_baseline]
-    return StudyResults(
-        schema_version=1,
+    """What `ResultsLedger` says of these results, in any order."""
+    ledger = ResultsLedger(
         study=study,
-        status=status,
-        stop_reason=stop_reason,
-        memory_cap_bytes=objective.memory_cap_bytes,
-        search=dict(search),
-        environment=dict(environment),
-        model=_model_record(inspection),
-        baseline=baseline[-1] if baseline else None,
-        trials=trials,
-        front=front,
-        best=best,
-        playoff=playoff,
+        search=search,
+        inspection=inspection,
+        environment=environment,
+        baseline_key=baseline_key,
+        objective=objective,
     )
+    for result in results:
+        ledger.add(result)
+    return ledger.results(status=status, stop_reason=stop_reason, playoff=playoff)
 
 
 def trial_record(
@@ -200,7 +283,7 @@ def trial_record(
     """One trial as results.json and MLflow show it."""
     score = objective.score(result)
     policy = result.policy
-    key, summary = _names_of(policy)
+    key = policy.key
     measured = result.model_dump(exclude={"trial_number", "policy", "detail", "verification", "memory_bytes"})
     return TrialRecord(
         number=result.trial_number,
@@ -211,7 +294,7 @@ def trial_record(
         is_baseline=key == baseline_key,
         policy=policy_to_dict(policy),
         policy_key=key,
-        policy_summary=summary,
+        policy_summary=policy.summary(),
         micro_batch_size=policy.batch.micro_batch_size,
         gradient_accumulation_steps=policy.batch.gradient_accumulation_steps,
         data_parallel_degree=policy.batch.data_parallel_degree,
@@ -222,12 +305,6 @@ def trial_record(
         verification=result.verification,
         **{name: _finite(value) for name, value in measured.items()},
     )
-
-
-@functools.lru_cache(maxsize=10_000)
-def _names_of(policy: RecomputePolicy) -> tuple[str, str]:
-    """Key and summary; every trial is written again after each one that ends, and its policy stays what it is."""
-    return policy.key, policy.summary()
 
 
 def _finite(value: Any) -> Any:

@@ -26,7 +26,7 @@ from tuner.objective import Objective, Score
 from tuner.playoff import playoff_entrants, run_playoff
 from tuner.recording import MlflowListener
 from tuner.report import front_html, report_html
-from tuner.results import LOST_STATUSES, StudyResults, StudyStatus, build_results
+from tuner.results import LOST_STATUSES, ResultsLedger, StudyResults, StudyStatus
 from tuner.sampling.policy_study import PolicyStudy, open_policy_study
 from tuner.sampling.registry import make_sampler
 from tuner.search import Search, SearchListener
@@ -134,8 +134,18 @@ class _Session:
         self._status: StudyStatus = "running"
         self._stop_reason: str | None = None
         self._results: dict[int, TrialResult] = {}
+        self._ledger = ResultsLedger(
+            study=config.study,
+            search=self._search_data,
+            inspection=inspection,
+            environment=inspection.environment,
+            baseline_key=self._plan[0].key,
+            objective=self._objective,
+        )
         self._next_writing_at = 0.0
         self._playoff: Playoff | None = None
+        #: What was there to compare when it was last asked whether the playoff still holds, and the answer.
+        self._playoff_check: tuple[tuple[int, Playoff], bool] | None = None
 
     def run(self, make_progress: ProgressMaker, *, resume: bool) -> Outcome:
         with self._storage.errors():
@@ -174,28 +184,21 @@ class _Session:
 
     def results(self) -> StudyResults:
         """The study as it stands."""
-        return build_results(
-            study=self._config.study,
-            status=self._status,
-            stop_reason=self._stop_reason,
-            search=self._search_data,
-            inspection=self._inspection,
-            environment=self._inspection.environment,
-            results=list(self._results.values()),
-            baseline_key=self._plan[0].key,
-            objective=self._objective,
-            playoff=self._valid_playoff(),
-        )
+        return self._ledger.results(status=self._status, stop_reason=self._stop_reason, playoff=self._valid_playoff())
 
     def started(self, trial_number: int, policy: object) -> None:
         """Nothing is kept of a trial before it has ended."""
 
     def finished(self, result: TrialResult, score: Score) -> None:
-        self._results[result.trial_number] = result
+        self._keep(result)
         if result.detail is not None:
             self._folder.append_log(f"trial {result.trial_number}: {result.reason}\n{result.detail}\n")
         if time.monotonic() >= self._next_writing_at:
             self._write_results()
+
+    def _keep(self, result: TrialResult) -> None:
+        self._results[result.trial_number] = result
+        self._ledger.add(result)
 
     def _write_results(self) -> None:
         start = time.monotonic()
@@ -230,7 +233,8 @@ class _Session:
         else:
             self._refuse_changes(known, goal)
         study.close_interrupted(self._objective.score)
-        self._results = {result.trial_number: result for result in study.results()}
+        for result in study.results():
+            self._keep(result)
         playoff = study.attribute(_PLAYOFF)
         self._playoff = None if playoff is None else Playoff.model_validate(playoff)
 
@@ -323,8 +327,11 @@ class _Session:
         """The last playoff, as long as the same trials would meet in another one."""
         if self._playoff is None:
             return None
-        entrants = tuple(entrant.trial_number for entrant in self._playoff_entrants())
-        return self._playoff if entrants == self._playoff.trials else None
+        seen = self._ledger.num_contenders, self._playoff
+        if self._playoff_check is None or self._playoff_check[0] != seen:
+            entrants = tuple(entrant.trial_number for entrant in self._playoff_entrants())
+            self._playoff_check = seen, entrants == self._playoff.trials
+        return self._playoff if self._playoff_check[1] else None
 
     def _log_plan(self) -> None:
         shape = self._inspection.shape

@@ -26,8 +26,8 @@ class TakenPolicies(Container[RecomputePolicy]):
     def __init__(self, space: SearchSpace) -> None:
         self._space = space
         self._num_read = 0
-        self._read_ahead: set[int] = set()
-        self._unfinished: dict[int, RecomputePolicy] = {}
+        #: What was last read of each trial that was unfinished then, and its policy, if it had one.
+        self._unfinished: dict[int, tuple[FrozenTrial, RecomputePolicy | None]] = {}
         self._num_unfinished: Counter[RecomputePolicy] = Counter()
         self._tried: set[RecomputePolicy] = set()
         self._num_lost: Counter[RecomputePolicy] = Counter()
@@ -42,26 +42,25 @@ class TakenPolicies(Container[RecomputePolicy]):
 
     def update(self, trials: Sequence[FrozenTrial]) -> None:
         """Reads what changed since the last call; ``trials`` are all of the study, in order of number."""
-        for trial in trials[self._num_read :]:
-            if trial.number in self._read_ahead:
-                continue
+        # A trial that is the same object still is as it was: storages do not change what they have handed out.
+        changed = [number for number, (seen, _) in self._unfinished.items() if trials[number] is not seen]
+        for trial in (*(trials[number] for number in changed), *trials[self._num_read :]):
             if trial.state.is_finished():
                 self._read_finished(trial)
-                self._read_ahead.add(trial.number)
-            elif trial.number not in self._unfinished:
+            else:
                 self._read_unfinished(trial)
-        while self._num_read in self._read_ahead:
-            self._read_ahead.remove(self._num_read)
-            self._num_read += 1
+        self._num_read = len(trials)
 
     def _read_unfinished(self, trial: FrozenTrial) -> None:
-        policy = policy_of(trial, self._space)
-        if policy is not None:
-            self._unfinished[trial.number] = policy
-            self._num_unfinished[policy] += 1
+        _, policy = self._unfinished.get(trial.number, (trial, None))
+        if policy is None:
+            policy = policy_of(trial, self._space)
+            if policy is not None:
+                self._num_unfinished[policy] += 1
+        self._unfinished[trial.number] = (trial, policy)
 
     def _read_finished(self, trial: FrozenTrial) -> None:
-        policy = self._unfinished.pop(trial.number, None)
+        _, policy = self._unfinished.pop(trial.number, (trial, None))
         if policy is None:
             policy = policy_of(trial, self._space)
         elif self._num_unfinished[policy] == 1:
