@@ -201,6 +201,21 @@ class Verification(_Record):
     split_verdict: Verdict | None = None
 
 
+class Prediction(_Record):
+    """What was predicted of a trial when it was asked for.
+
+    Attributes:
+        peak_memory_bytes: From the model's dry run: what the step itself needs, without an allocator's overhead.
+        time: Mean of the step time in the unit that trials are ranked in, one over the speed; None before any trial
+            had been measured.
+        time_deviation: Standard deviation of that prediction.
+    """
+
+    peak_memory_bytes: int | None = None
+    time: float | None = None
+    time_deviation: float | None = None
+
+
 class TrialResult(_Record):
     """What one trial measured. Absent is None, never a stand-in number.
 
@@ -213,6 +228,7 @@ class TrialResult(_Record):
         reference_step_time_s: What the reference would take for the same global batch, measured beside this trial.
         recomputed_flops_ratio: FLOPs that recompute adds over the FLOPs of the same step without it.
         peak_memory_bytes: What the cap is tested against: reserved on accelerators, allocated on CPU.
+        prediction: What had been predicted of it; added by whoever asked for the trial.
         detail: The long form of ``reason`` (traceback, tensor lists) for the log file.
     """
 
@@ -239,6 +255,7 @@ class TrialResult(_Record):
     peak_reserved_bytes: int | None = None
     memory_bytes: MemoryByKind | None = None
     verification: Verification | None = None
+    prediction: Prediction | None = None
     node: str | None = None
     device: str | None = None
     worker_pid: int | None = None

@@ -177,7 +177,6 @@ NOT_YET: dict[str, list[object]] = {
     "batch.sequence_length": [[64, 128]],
     "placement.actions": [["none", "selective"], ["none", "offload"]],
     "placement.target": ["megatron"],
-    "search.sampler": ["model_guided"],
     "runner.data_parallel_degree": [2],
     "runner.strategy": ["ddp", "fsdp2"],
 }

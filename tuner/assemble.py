@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mlflow_config.settings import TrackingSettings, tracking_settings
 from runners.ray_runner import RayRunner, RayRunnerOptions
-from runners.trial import InspectionSpec, MeasurementSpec, ModelInspection, TrialSpec, WorkloadSpec
+from runners.trial import DryRunSpec, InspectionSpec, MeasurementSpec, ModelInspection, TrialSpec, WorkloadSpec
 from search_spaces.choices import SearchChoices, every_micro_batch_size
 from search_spaces.policy import RecomputePolicy
 from tuner.config import SearchConfig
 from tuner.memory_size import describe_bytes
 from tuner.objective import Objective
-from tuner.stopping import BaselineFailed, NothingLeft, NumTrials, StopRule, TimeLimit, TooManyFailures
+from tuner.stopping import BaselineFailed, NoFurtherGain, NothingLeft, NumTrials, StopRule, TimeLimit, TooManyFailures
 from tuner.user_error import UserError
 
 
@@ -46,6 +46,17 @@ def inspection_spec(config: SearchConfig) -> InspectionSpec:
         units=None if units == "auto" else dict(units),
         # Batch statistics need two samples, and some models refuse one; two are hardly dearer.
         micro_batch_size=min((size for size in micro_batch_sizes(config) if size > 1), default=1),
+        timeout_s=config.runner.trial_timeout_s,
+    )
+
+
+def dry_run_spec(
+    config: SearchConfig, choices: SearchChoices | None = None, policies: Sequence[RecomputePolicy] = ()
+) -> DryRunSpec:
+    return DryRunSpec(
+        workload=workload_spec(config),
+        choices=choices,
+        policies=tuple(policies),
         timeout_s=config.runner.trial_timeout_s,
     )
 
@@ -111,6 +122,7 @@ def stop_rules(config: SearchConfig) -> list[StopRule]:
         BaselineFailed(),
         TooManyFailures(),
         NothingLeft(),
+        NoFurtherGain(),
         NumTrials(config.search.num_trials),
         TimeLimit(config.search.time_limit_s),
     ]

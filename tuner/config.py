@@ -152,10 +152,9 @@ class SearchSection(_Section):
 
     num_trials: PositiveInt = Field(default=30, description="Trials at most, the baseline included.")
     time_limit: Duration = Field(default="10m", description="Wall time after which no further trial is started.")
-    sampler: Annotated[
-        Literal["tpe", "gp", "nsga2", "random", "grid"],
-        not_supported_yet("model_guided"),
-    ] = Field(default="tpe", description="What proposes trials after the first, fixed ones.")
+    sampler: Literal["model_guided", "tpe", "gp", "nsga2", "random", "grid"] = Field(
+        default="model_guided", description="What proposes trials after the baseline."
+    )
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = Field(
         default=0, description="Seed of the proposals, of the model's parameters and of its data."
     )

@@ -284,7 +284,9 @@ def trial_record(
     score = objective.score(result)
     policy = result.policy
     key = policy.key
-    measured = result.model_dump(exclude={"trial_number", "policy", "detail", "verification", "memory_bytes"})
+    measured = result.model_dump(
+        exclude={"trial_number", "policy", "detail", "verification", "memory_bytes", "prediction"}
+    )
     return TrialRecord(
         number=result.trial_number,
         feasible=score.feasible,
@@ -299,12 +301,27 @@ def trial_record(
         gradient_accumulation_steps=policy.batch.gradient_accumulation_steps,
         data_parallel_degree=policy.batch.data_parallel_degree,
         global_batch_size=policy.batch.global_batch_size,
-        predicted_peak_memory_bytes=None,
-        predicted_step_time_s=None,
+        predicted_peak_memory_bytes=None if result.prediction is None else result.prediction.peak_memory_bytes,
+        predicted_step_time_s=_finite(_predicted_step_time_s(result, objective)),
         memory_bytes=result.memory_bytes,
         verification=result.verification,
         **{name: _finite(value) for name, value in measured.items()},
     )
+
+
+def _predicted_step_time_s(result: TrialResult, objective: Objective) -> float | None:
+    """The predicted step time in seconds, on the machine as it was during the trial.
+
+    What is predicted is the time relative to the interleaved reference, where there is one: how busy the machine will
+    be, nobody can say. So the reference's time beside the trial makes seconds of it.
+    """
+    prediction = result.prediction
+    if prediction is None or prediction.time is None:
+        return None
+    if not objective.has_reference:
+        return prediction.time * result.policy.batch.global_batch_size
+    reference_s = result.reference_step_time_s
+    return None if reference_s is None else prediction.time * reference_s
 
 
 def _finite(value: Any) -> Any:

@@ -12,7 +12,7 @@ from runners.trial import TrialResult, TrialSpec, TrialStatus
 from search_spaces.policy import RecomputePolicy
 from tuner.objective import Objective, Score
 from tuner.results import LOST_STATUSES
-from tuner.sampling.distinct_sampler import SpaceExhausted
+from tuner.sampling.distinct_sampler import NoGainExpected, SpaceExhausted
 from tuner.sampling.policy_study import PolicyStudy, Proposal
 from tuner.stopping import Progress, StopReason, StopRule, count_failed_in_a_row, first_reason
 
@@ -62,11 +62,12 @@ class Search:
         self._listeners = listeners
         self._baseline_policy = plan[0]
         self._plan = deque(plan)
-        self._in_flight: set[int] = set()
+        self._in_flight: dict[int, Proposal] = {}
         self._statuses: list[TrialStatus] = []
         self._last_failure: str | None = None
         self._baseline: TrialResult | None = None
         self._space_exhausted = False
+        self._no_further_gain: str | None = None
         self._start = time.monotonic() - previous_elapsed_s
         for result in previous:
             self._note(result)
@@ -108,8 +109,11 @@ class Search:
             except SpaceExhausted:
                 self._space_exhausted = True
                 continue
+            except NoGainExpected as end:
+                self._no_further_gain = str(end)
+                continue
             self._runner.submit(self._make_spec(proposal.trial_number, proposal.policy))
-            self._in_flight.add(proposal.trial_number)
+            self._in_flight[proposal.trial_number] = proposal
             for listener in self._listeners:
                 listener.started(proposal.trial_number, proposal.policy)
 
@@ -120,7 +124,10 @@ class Search:
         return self._study.ask()
 
     def _finish(self, result: TrialResult) -> None:
-        self._in_flight.discard(result.trial_number)
+        proposal = self._in_flight.pop(result.trial_number, None)
+        if proposal is not None:
+            result = result.model_copy(update={"prediction": proposal.prediction})
+        self._no_further_gain = None
         score = self._objective.score(result)
         self._study.tell(result, score)
         self._note(result)
@@ -144,6 +151,7 @@ class Search:
             num_trials=self._study.num_counted_trials(),
             elapsed_s=self.elapsed_s,
             space_exhausted=self._space_exhausted,
+            no_further_gain=self._no_further_gain,
             baseline_failure=self._baseline.reason if baseline_failed and self._baseline is not None else None,
             num_failed_in_a_row=count_failed_in_a_row(self._statuses),
             last_failure=self._last_failure,

@@ -17,6 +17,7 @@ class Progress:
         num_trials: Trials that were started and count: in flight or finished, without those cancelled or lost.
         elapsed_s: Since the search began, earlier sessions of a resumed study included.
         space_exhausted: No policy is left that was not tried and is not in flight.
+        no_further_gain: Why no untried policy is worth a trial, in one line; None where one may be.
         baseline_failure: Why the plain baseline could not run, in one line; None where it could or is not known yet.
         num_failed_in_a_row: Trials with status FAILED since the last one with another status, by order of finishing.
         last_failure: The reason of the last of them.
@@ -25,6 +26,7 @@ class Progress:
     num_trials: int = 0
     elapsed_s: float = 0.0
     space_exhausted: bool = False
+    no_further_gain: str | None = None
     baseline_failure: str | None = None
     num_failed_in_a_row: int = 0
     last_failure: str | None = None
@@ -34,7 +36,9 @@ class Progress:
 class StopReason:
     """Why no further trial is started: a word for programs, a sentence for people, and whether something is wrong."""
 
-    code: Literal["num_trials", "time_limit", "space_exhausted", "baseline_failed", "too_many_failures"]
+    code: Literal[
+        "num_trials", "time_limit", "space_exhausted", "no_further_gain", "baseline_failed", "too_many_failures"
+    ]
     message: str
     is_failure: bool = False
 
@@ -83,6 +87,16 @@ class NothingLeft:
         if not progress.space_exhausted:
             return None
         return StopReason("space_exhausted", f"space exhausted: all {progress.num_trials} policies were tried")
+
+
+@dataclass(frozen=True)
+class NoFurtherGain:
+    """The sampler expects nothing of any untried policy; a result that is still to come may change its mind."""
+
+    def should_stop(self, progress: Progress) -> StopReason | None:
+        if progress.no_further_gain is None:
+            return None
+        return StopReason("no_further_gain", progress.no_further_gain)
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,21 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from optuna.trial import FrozenTrial
+
 from mlflow_config import names
 from mlflow_config.recorder import StudyRecorder
 from mlflow_config.settings import ignored_environment
 from runners.base import RunnerError, TrialRunner
-from runners.trial import ModelInspection, TrialResult
+from runners.trial import ModelInspection, Prediction, TrialResult
 from search_spaces.ablation import plain_policies
+from search_spaces.policy import RecomputePolicy
 from search_spaces.registry import make_space
 from tuner import assemble
 from tuner.config import SearchConfig
 from tuner.config_file import resolved_yaml
 from tuner.export.policy import PolicyExporter
+from tuner.forecast import Forecast, describe_dry_run, make_forecast
 from tuner.interrupts import Interrupts
 from tuner.memory_size import describe_bytes
 from tuner.objective import Objective, Score
@@ -28,7 +32,8 @@ from tuner.recording import MlflowListener
 from tuner.report import front_html, report_html
 from tuner.results import LOST_STATUSES, ResultsLedger, StudyResults, StudyStatus
 from tuner.sampling.policy_study import PolicyStudy, open_policy_study
-from tuner.sampling.registry import make_sampler
+from tuner.sampling.registry import FALLBACK, MODEL_GUIDED, Guide, make_sampler
+from tuner.sampling.tried_policies import TriedPolicies
 from tuner.search import Search, SearchListener
 from tuner.speed_ratio import Playoff
 from tuner.study_folder import StudyFolder
@@ -128,7 +133,12 @@ class _Session:
         self._objective: Objective = assemble.objective_for(config, cap_bytes, self._reference)
         self._tracking = assemble.tracking(config)
         self._storage = study_storage(config.storage, folder.database)
+        self._forecast = self._dry_run(cap_bytes)
+        self._sampler = self._usable_sampler()
         self._plan = plain_policies(self._choices)
+        if self._sampler == MODEL_GUIDED:
+            # The models say better than any fixed order what to measure after the baseline.
+            self._plan = self._plan[:1]
         self._resolved = resolved_yaml(config, credentials="hidden")
         self._search_data = search_data(config)
         self._status: StudyStatus = "running"
@@ -146,6 +156,24 @@ class _Session:
         self._playoff: Playoff | None = None
         #: What was there to compare when it was last asked whether the playoff still holds, and the answer.
         self._playoff_check: tuple[tuple[int, Playoff], bool] | None = None
+
+    def _dry_run(self, cap_bytes: int) -> Forecast | None:
+        """What can be predicted of this model's policies; None where it has no dry run."""
+        answer = self._runner.dry_run(assemble.dry_run_spec(self._config, self._choices))
+        forecast = make_forecast(self._choices, answer, cap_bytes=cap_bytes, dry_run_peaks=self._dry_run_peaks)
+        logger.info("%s", describe_dry_run(answer))
+        return forecast
+
+    def _dry_run_peaks(self, policies: Sequence[RecomputePolicy]) -> Sequence[int]:
+        return self._runner.dry_run(assemble.dry_run_spec(self._config, policies=policies)).peaks_bytes
+
+    def _usable_sampler(self) -> str:
+        """The sampler that the user named; `tpe` where it needs a dry run and there is none."""
+        name = self._config.search.sampler
+        if name == MODEL_GUIDED and self._forecast is None:
+            logger.warning("search.sampler is %s, which needs a dry run; searching with %s instead", name, FALLBACK)
+            return FALLBACK
+        return name
 
     def run(self, make_progress: ProgressMaker, *, resume: bool) -> Outcome:
         with self._storage.errors():
@@ -209,8 +237,16 @@ class _Session:
     def _open_study(self, *, resume: bool) -> PolicyStudy:
         """The study with the trials of earlier sessions."""
         space = make_space(_ENCODING, self._choices)
-        sampler = make_sampler(self._config.search.sampler, space, seed=self._config.search.seed)
-        study = open_policy_study(self._config.study, space=space, sampler=sampler, storage=self._storage.url)
+        tried = TriedPolicies(space, self._objective)
+        guide = None if self._forecast is None else Guide(self._forecast.proposer, tried)
+        sampler = make_sampler(self._sampler, space, seed=self._config.search.seed, guide=guide)
+
+        def predict(policy: RecomputePolicy, trials: Sequence[FrozenTrial]) -> Prediction | None:
+            return None if self._forecast is None else self._forecast.predict(policy, tried.read(trials))
+
+        study = open_policy_study(
+            self._config.study, space=space, sampler=sampler, storage=self._storage.url, predict=predict
+        )
         try:
             self._join(study, resume=resume)
         except BaseException:

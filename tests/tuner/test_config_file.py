@@ -378,12 +378,8 @@ class TestValues:
             (_with(placement="{preserve_rng_state: off}"), "4: placement.preserve_rng_state is 'off'; .*; write false"),
             (_with(placement="{target: megatron}"), "4: placement.target is 'megatron', which is not supported yet"),
             (
-                _with(search="{sampler: model_guided}"),
-                "4: search.sampler is 'model_guided', which is not supported yet; .*tpe",
-            ),
-            (
                 _with(search="{sampler: tpee}"),
-                "4: search.sampler is 'tpee'; allowed: tpe, gp, nsga2, random, grid; did you mean t",
+                "4: search.sampler is 'tpee'; allowed: model_guided, tpe, gp, nsga2, random, grid; did you mean t",
             ),
             (
                 _with(search="{time_limit: 10}"),
@@ -570,7 +566,7 @@ placement:
   actions: [none, atention]
 search:
   num_trials: "30"
-  sampler: model_guided
+  sampler: annealing
 measurement:
   min_steps: 60
   max_steps: 50
@@ -590,7 +586,7 @@ class TestManyMistakes:
             "search.yaml:10: memory_cap is '16Gb', which are bits",
             "search.yaml:12: placement.actions[1] is 'atention', but placement.units has no atention",
             "search.yaml:14: search.num_trials is '30'",
-            "search.yaml:15: search.sampler is 'model_guided', which is not supported yet",
+            "search.yaml:15: search.sampler is 'annealing'",
             "search.yaml:17: measurement.min_steps is 60, above measurement.max_steps 50",
             "search.yaml:19: measurement.verify is 'on'",
             "search.yaml:20: search stands twice, on lines 13 and 20",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -25,7 +26,31 @@ class SpaceExhausted(Exception):  # noqa: N818 - the end of a search, not an err
     """Every policy of the space was tried or is in flight."""
 
 
-class DistinctSampler(BaseSampler):
+class NoGainExpected(Exception):  # noqa: N818 - the end of a search, not an error
+    """No policy is worth another trial, as far as what was measured by now says; the message gives the figures."""
+
+
+class PolicySampler(BaseSampler):
+    """An Optuna sampler as a study of policies needs it."""
+
+    @abc.abstractmethod
+    def raise_if_exhausted(self, trials: Sequence[FrozenTrial]) -> None:
+        """To be called before a trial is asked for, since Optuna creates the trial before it samples.
+
+        Args:
+            trials: All of the study, in order of number.
+
+        Raises:
+            SpaceExhausted: No policy is left to propose.
+            NoGainExpected: None of those left is worth a trial.
+        """
+
+    @abc.abstractmethod
+    def is_taken(self, policy: RecomputePolicy, trials: Sequence[FrozenTrial]) -> bool:
+        """True where one of the study's trials has tried the policy, is trying it, or is enqueued to."""
+
+
+class DistinctSampler(PolicySampler):
     """Draws whole points from another sampler until one decodes to a policy that the study has not taken.
 
     Several points can stand for one policy, and samplers like to come back to a good one, so after a few draws it takes
@@ -94,7 +119,7 @@ class DistinctSampler(BaseSampler):
             sampler.get_trial_generation(study, trial)
 
     def _sampler_of(self, trial: FrozenTrial) -> BaseSampler | None:
-        return None if self._draw_from is None else self._draw_from(_seed_of(self._seed, trial.number))
+        return None if self._draw_from is None else self._draw_from(seed_of(self._seed, trial.number))
 
     def _untried_point(self, study: Study, trial: FrozenTrial) -> dict[str, ParameterValue]:
         sampler = self._sampler_of(trial)
@@ -126,7 +151,7 @@ class DistinctSampler(BaseSampler):
         return values
 
 
-def _seed_of(study_seed: int, trial_number: int) -> int:
+def seed_of(study_seed: int, trial_number: int) -> int:
     """A seed for one trial that neighbouring trials and neighbouring study seeds do not share."""
     digest = hashlib.sha256(f"{study_seed}/{trial_number}".encode()).digest()
     return int.from_bytes(digest[:4], "big")

@@ -3,48 +3,60 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
-from runners.trial import TrialResult, TrialStatus
+from runners.trial import Prediction, TrialResult, TrialStatus
 from search_spaces.base import SearchSpace
 from search_spaces.policy import RecomputePolicy
 from tuner.objective import Score
-from tuner.sampling.distinct_sampler import DistinctSampler
+from tuner.sampling.distinct_sampler import PolicySampler
 from tuner.sampling.distributions import to_distributions
 from tuner.sampling.driver_storage import DriverStorage
 from tuner.sampling.trial_database import open_database
 from tuner.sampling.trial_records import RESULT_ATTRIBUTE, policy_of, status_of
 
 _ID_ATTRIBUTE = "study_id"
+
+#: What is predicted of a policy, given all trials of its study in order of number.
+Predictor = Callable[[RecomputePolicy, Sequence[FrozenTrial]], Prediction | None]
 _UNCOUNTED = (TrialStatus.CANCELLED, TrialStatus.NODE_LOST)
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A trial that was asked for, and the policy to try in it."""
+    """A trial that was asked for, the policy to try in it, and what is predicted of it."""
 
     trial_number: int
     policy: RecomputePolicy
+    prediction: Prediction | None = None
 
 
 class PolicyStudy:
     """Proposes policies and learns scores. One driver at a time; results may be told in any order."""
 
     def __init__(
-        self, study: optuna.Study, space: SearchSpace, sampler: DistinctSampler, storage: DriverStorage | None = None
+        self,
+        study: optuna.Study,
+        space: SearchSpace,
+        sampler: PolicySampler,
+        storage: DriverStorage | None = None,
+        *,
+        predict: Predictor | None = None,
     ) -> None:
         """Stores a study whose trials are all of this space.
 
         Args:
             storage: The study's own, if it holds back what it writes.
+            predict: What is predicted of a policy, given the study's trials; None predicts nothing.
         """
+        self._predict = predict
         self._study = study
         self._storage = storage
         self._space = space
@@ -69,16 +81,20 @@ class PolicyStudy:
 
         Raises:
             SpaceExhausted: No policy is left; no trial was created.
+            NoGainExpected: None of those left is worth a trial; no trial was created.
         """
         num_counted = self.num_counted_trials()
+        trials = self._study.get_trials(deepcopy=False)
         if not self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
-            self._sampler.raise_if_exhausted(self._study.get_trials(deepcopy=False))
+            self._sampler.raise_if_exhausted(trials)
         trial = self._study.ask(self._distributions)
+        policy = self._space.decode(trial.params)
+        prediction = None if self._predict is None else self._predict(policy, trials)
         if self._storage is not None:
             self._storage.flush()
         self._in_flight[trial.number] = trial
         self._num_counted = num_counted + 1
-        return Proposal(trial.number, self._space.decode(trial.params))
+        return Proposal(trial.number, policy, prediction)
 
     def tell(self, result: TrialResult, score: Score) -> bool:
         """Finishes a trial that was asked for; False where it was closed meanwhile, and the result is dropped.
@@ -184,7 +200,12 @@ def _interrupted(trial_number: int, policy: RecomputePolicy) -> TrialResult:
 
 
 def open_policy_study(
-    name: str, *, space: SearchSpace, sampler: DistinctSampler, storage: str | BaseStorage | None = None
+    name: str,
+    *,
+    space: SearchSpace,
+    sampler: PolicySampler,
+    storage: str | BaseStorage | None = None,
+    predict: Predictor | None = None,
 ) -> PolicyStudy:
     """The study of this name in the storage, created where there is none; None keeps it in memory."""
     # Optuna reports every study it creates on standard error; what the user should know we say ourselves.
@@ -197,4 +218,4 @@ def open_policy_study(
         directions=("maximize", "minimize"),
         load_if_exists=True,
     )
-    return PolicyStudy(study, space, sampler, driver_storage)
+    return PolicyStudy(study, space, sampler, driver_storage, predict=predict)

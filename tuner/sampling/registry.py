@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from optuna.samplers import GPSampler, NSGAIISampler, RandomSampler, TPESampler
 
 from search_spaces.base import SearchSpace
-from tuner.sampling.distinct_sampler import DistinctSampler, SamplerFactory
+from tuner.prediction.next_policy import PolicyProposer
+from tuner.sampling.distinct_sampler import DistinctSampler, PolicySampler, SamplerFactory
+from tuner.sampling.model_guided import ModelGuidedSampler
+from tuner.sampling.tried_policies import TriedPolicies
+
+MODEL_GUIDED = "model_guided"
+#: What takes its place for a model that nothing can be predicted of.
+FALLBACK = "tpe"
 
 
 @dataclass(frozen=True)
@@ -18,7 +25,7 @@ class _Family:
     num_draws: int
 
 
-SAMPLERS: dict[str, _Family] = {
+_FAMILIES: dict[str, _Family] = {
     # Jointly over all parameters: which action pays depends on how many blocks take it and on the micro-batch.
     "tpe": _Family(lambda seed: TPESampler(seed=seed, multivariate=True), num_draws=4),
     # A draw fits its models anew and takes some seconds, and the next draw is nearly the same point.
@@ -29,14 +36,32 @@ SAMPLERS: dict[str, _Family] = {
     "grid": _Family(None, num_draws=0),
 }
 
+#: Names of all samplers, the default first.
+SAMPLERS = (MODEL_GUIDED, *_FAMILIES)
 
-def make_sampler(name: str, space: SearchSpace, *, seed: int) -> DistinctSampler:
+
+@dataclass(frozen=True)
+class Guide:
+    """What the model-guided sampler needs of the model, and the others do not."""
+
+    proposer: PolicyProposer
+    tried: TriedPolicies
+
+
+def make_sampler(name: str, space: SearchSpace, *, seed: int, guide: Guide | None = None) -> PolicySampler:
     """The named sampler over a space; the same seed proposes the same policies for the same results.
+
+    Args:
+        guide: For `model_guided` only, which does not work without.
 
     Raises:
         ValueError: No sampler has this name; the message lists those that exist.
     """
-    if name not in SAMPLERS:
+    if name == MODEL_GUIDED:
+        if guide is None:
+            raise ValueError(f"sampler {name} needs predictions, and this model has no dry run to make them from")
+        return ModelGuidedSampler(space, guide.proposer, guide.tried, seed=seed)
+    if name not in _FAMILIES:
         raise ValueError(f"sampler {name!r} is unknown; known are {', '.join(SAMPLERS)}")
-    family = SAMPLERS[name]
+    family = _FAMILIES[name]
     return DistinctSampler(space, family.draw_from, seed=seed, num_draws=family.num_draws)

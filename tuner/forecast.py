@@ -1,0 +1,107 @@
+"""What is predicted of policies before they are run: put together from a dry run of the model."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from runners.trial import DryRunResult, Prediction
+from search_spaces.choices import SearchChoices
+from search_spaces.memory_timeline import MemoryTimeline
+from search_spaces.policy import SEGMENT, BlockListPlacement, RecomputePolicy
+from search_spaces.registry import make_space
+from tuner.prediction.candidates import CandidateSource, ListedCandidates
+from tuner.prediction.next_policy import PolicyProposer, Tried
+from tuner.prediction.placement_features import RNG_OFF, FloatArray, Label, PlacementFeatures
+from tuner.prediction.solver import NotNestedError, PlacementSolver
+
+#: The encoding whose policies are listed where they cannot be solved for.
+_ENCODING = "two_action"
+#: Policies that are listed, coarse ones first, where peaks come from the timeline and where each takes a dry run.
+_MOST_COMPUTED, _MOST_DRY_RUN = 3_000, 150
+
+#: Peaks of policies from a dry run of each; empty where that fails.
+DryRunPeaks = Callable[[Sequence[RecomputePolicy]], Sequence[int]]
+
+
+class Forecast:
+    """Predictions for the policies of one search."""
+
+    def __init__(self, proposer: PolicyProposer) -> None:
+        self.proposer = proposer
+
+    def predict(self, policy: RecomputePolicy, tried: Sequence[Tried]) -> Prediction:
+        """What is known of a policy, given the trials so far."""
+        peak = self.proposer.peak_bytes(policy)
+        if all(trial.time is None for trial in tried):
+            return Prediction(peak_memory_bytes=peak)
+        model = self.proposer.time_model(tried)
+        time, deviation = self.proposer.predict_time(model, policy)
+        return Prediction(peak_memory_bytes=peak, time=time, time_deviation=deviation)
+
+
+def describe_dry_run(dry_run: DryRunResult) -> str:
+    """What came of a dry run, in one line for the log."""
+    profile = dry_run.profile
+    if profile is None:
+        return f"dry run: none, so no peak can be predicted ({dry_run.refusal})"
+    took = "" if dry_run.wall_time_s is None else f" in {dry_run.wall_time_s:.1f} s"
+    if profile.refusal is not None:
+        return f"dry run{took}: peaks are predicted one policy at a time, since {profile.refusal}"
+    return (
+        f"dry run{took}: peaks of all placements are predicted; {profile.num_checked} were checked against dry runs of "
+        f"their own, the largest difference is {profile.max_relative_error:.2%}"
+    )
+
+
+def make_forecast(
+    choices: SearchChoices, dry_run: DryRunResult, *, cap_bytes: int, dry_run_peaks: DryRunPeaks
+) -> Forecast | None:
+    """Predictions from the best that the dry run allows; None where the model has no dry run.
+
+    Peaks are added up from traced stretches where the model allows that, and are asked of a dry run for each policy of
+    a short list where it does not.
+    """
+    profile = dry_run.profile
+    if profile is None:
+        return None
+    features = PlacementFeatures(choices)
+    timeline = MemoryTimeline(profile)
+    price_means = flops_prices(choices, features, timeline)
+    if profile.refusal is not None:
+        policies = _coarse_policies(choices, _MOST_DRY_RUN)
+        peaks = dict(zip(policies, dry_run_peaks(policies), strict=False))
+        if not peaks:
+            return None
+        listed = ListedCandidates(list(peaks), np.array(list(peaks.values()), dtype=np.float64), features)
+        return Forecast(PolicyProposer(listed, features, price_means, cap_bytes, 0.0, peaks.get))
+    source: CandidateSource
+    try:
+        source = PlacementSolver(choices, features, timeline)
+    except NotNestedError:
+        policies = _coarse_policies(choices, _MOST_COMPUTED)
+        computed = np.array([timeline.peak_bytes(policy) for policy in policies], dtype=np.float64)
+        source = ListedCandidates(policies, computed, features)
+    error = profile.max_relative_error
+    return Forecast(PolicyProposer(source, features, price_means, cap_bytes, error, timeline.peak_bytes))
+
+
+def flops_prices(choices: SearchChoices, features: PlacementFeatures, timeline: MemoryTimeline) -> FloatArray:
+    """FLOPs that recomputing all blocks of a list adds under each label, over those of a plain step."""
+    return np.array([_flops_price(label, choices, timeline) for label in features.labels])
+
+
+def _flops_price(label: Label, choices: SearchChoices, timeline: MemoryTimeline) -> float:
+    if label.action == RNG_OFF or label.list_index is None:
+        return 0.0
+    of_list = choices.block_lists[label.list_index]
+    size = label.segment_size if label.action == SEGMENT else None
+    placement: BlockListPlacement = of_list.place([label.action] * of_list.num_modules, size)
+    plain, recomputed = timeline.flops(RecomputePolicy(choices.batches[-1], (placement,), choices.rng_choices[0]))
+    return recomputed / plain if plain else 0.0
+
+
+def _coarse_policies(choices: SearchChoices, most: int) -> list[RecomputePolicy]:
+    return list(itertools.islice(make_space(_ENCODING, choices).policies(), most))
