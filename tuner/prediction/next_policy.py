@@ -25,6 +25,10 @@ from tuner.prediction.time_model import Observation, TimeModel, TimePrior, TimeW
 _NUM_DRAWS = 32
 #: A winner is looked for as long as some candidate is expected to beat the best by this share of its time.
 LEAST_GAIN = 0.003
+#: The same, per relative standard error of what was measured.
+_LEAST_GAIN_PER_NOISE = 0.2
+#: Trials that look for a winner only; after them every other trial fills the front.
+_NUM_WINNER_TRIALS = 12
 #: Share of the predicted front's hypervolume at which the front counts as covered.
 FRONT_GOAL = 0.994
 
@@ -119,22 +123,44 @@ class PolicyProposer:
         correction = self.peak_correction(tried)
         safe_bytes = correction.safe_bytes(self.cap_bytes)
         candidates = self.source.candidates([model.mean_weights(), *draws], safe_bytes)
-        usable = (candidates.peaks_bytes <= safe_bytes) & self._not_suspicious(candidates, tried)
-        rows = np.flatnonzero(usable)
+        rows = np.flatnonzero((candidates.peaks_bytes <= safe_bytes) & self._not_suspicious(candidates, tried))
         measured = _Measured.of(self.features, tried)
         if not len(rows):
             return NothingToGain(None, 1.0)
         times = _Times(candidates, rows, measured, draws, generator)
-        gain = 0.0
-        for column, gain in _best_first(times.expected_gains()):
-            if measured.has_feasible and gain < LEAST_GAIN:
-                break
-            policy = candidates.policy(int(rows[column]))
-            if not is_taken(policy):
-                return self._next(policy, "win", model, tried)
+        # With few trials a winner matters most. Later the front has its turn as well: on a noisy machine there is
+        # always a candidate that might win.
+        front_first = len(tried) >= _NUM_WINNER_TRIALS and len(tried) % 2 == 0
+        gain, winner = self._likely_winner(candidates, rows, times, measured, is_taken)
+        if winner is not None and not front_first:
+            return self._next(winner, "win", model, tried)
         if not measured.has_feasible:
             return NothingToGain(None, 1.0)
-        return self._front_point(candidates, rows, times, correction, measured, is_taken, gain, model, tried)
+        covered, point = self._front_point(candidates, rows, times, correction, measured, is_taken)
+        if point is not None:
+            return self._next(point, "front", model, tried)
+        return NothingToGain(gain, covered) if winner is None else self._next(winner, "win", model, tried)
+
+    def _likely_winner(
+        self,
+        candidates: Candidates,
+        rows: IntArray,
+        times: _Times,
+        measured: _Measured,
+        is_taken: Callable[[RecomputePolicy], bool],
+    ) -> tuple[float, RecomputePolicy | None]:
+        """The candidate that is expected to beat the best by most, if that is worth a trial, and by how much."""
+        # What cannot be told apart by one trial is not worth many.
+        least_gain = max(LEAST_GAIN, _LEAST_GAIN_PER_NOISE * measured.relative_noise())
+        gains = times.expected_gains()
+        for column in np.argsort(-gains, kind="stable"):
+            gain = float(gains[column])
+            if measured.has_feasible and gain < least_gain:
+                return gain, None
+            policy = candidates.policy(int(rows[column]))
+            if not is_taken(policy):
+                return gain, policy
+        return 0.0, None
 
     def time_model(self, tried: Sequence[Tried]) -> TimeModel:
         """Fitted to what was measured; those in flight are taken to come out as predicted."""
@@ -192,11 +218,8 @@ class PolicyProposer:
         correction: PeakCorrection,
         measured: _Measured,
         is_taken: Callable[[RecomputePolicy], bool],
-        gain: float,
-        model: TimeModel,
-        tried: Sequence[Tried],
-    ) -> NextPolicy | NothingToGain:
-        """The point that the front lacks most."""
+    ) -> tuple[float, RecomputePolicy | None]:
+        """The point that the front lacks most, None where it lacks little; and the share that is covered."""
         peaks = np.concatenate([candidates.peaks_bytes[rows] * correction.ratio, measured.feasible_peaks()])
         speeds = 1 / np.concatenate([times.mean, times.feasible_mean()])
         is_measured = np.arange(len(peaks)) >= len(rows)
@@ -207,12 +230,12 @@ class PolicyProposer:
                 peaks[indices], speeds[indices], is_measured[indices], cap_bytes=self.cap_bytes, goal=FRONT_GOAL
             )
             if not plan.added:
-                return NothingToGain(gain, plan.covered)
+                return plan.covered, None
             for added in plan.added:
                 index = int(indices[added])
                 policy = candidates.policy(int(rows[index]))
                 if not is_taken(policy):
-                    return self._next(policy, "front", model, tried)
+                    return plan.covered, policy
                 # Its measurement, or the trial that is under way, stands for it.
                 is_open[index] = False
 
@@ -271,6 +294,10 @@ class _Measured:
     def has_feasible(self) -> bool:
         return bool(self.is_feasible.any())
 
+    def relative_noise(self) -> float:
+        """Median standard error of the measured times, relative to them; 0 where there are none."""
+        return float(np.median(self.errors / self.times)) if len(self.times) else 0.0
+
     def feasible_peaks(self) -> FloatArray:
         return self.peaks_bytes[self.is_feasible]
 
@@ -328,8 +355,3 @@ class _Times:
     def feasible_mean(self) -> FloatArray:
         mean: FloatArray = self._known[:, self._measured.is_feasible].mean(axis=0)
         return mean
-
-
-def _best_first(values: FloatArray) -> list[tuple[int, float]]:
-    order = np.argsort(-values, kind="stable")
-    return [(int(index), float(values[index])) for index in order]
