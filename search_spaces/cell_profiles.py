@@ -42,7 +42,10 @@ class ListCells:
                 )
             forward, backward = self._assembled(classes)
             forward_rest, backward_rest = self._correction(len(classes))
-            self._cells[key] = Cell(classes, action, _sum(forward, forward_rest), _sum(backward, backward_rest))
+            lingering = sum(self.cell((kind,), BLOCK).lingering_bytes for kind in classes)
+            self._cells[key] = Cell(
+                classes, action, _sum(forward, forward_rest), _sum(backward, backward_rest), lingering
+            )
         return self._cells[key]
 
     def _assembled(self, classes: tuple[int, ...]) -> tuple[Stretch, Stretch]:

@@ -38,12 +38,15 @@ class Cell:
         action: As in a policy, units in alphabetical order. A segment has two blocks at least; one block is ``block``.
         forward: Of all its blocks together.
         backward: Of all its blocks together, the rebuild included.
+        lingering_bytes: Alive from the end of its forward to the end of the whole forward pass, on top of what its
+            forward leaves: autocast's copies of weights, which a rebuild makes anew.
     """
 
     classes: tuple[int, ...]
     action: str
     forward: Stretch
     backward: Stretch
+    lingering_bytes: int = 0
 
 
 @dataclass(frozen=True)

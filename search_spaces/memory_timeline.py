@@ -19,7 +19,7 @@ CellProfiles: TypeAlias = Callable[[ListProfile, tuple[int, ...], str], Cell]
 _Array: TypeAlias = npt.NDArray[np.int64]
 
 #: Rows of an array of stretches; its columns are the stretches in order, and a last one for what never runs.
-_DELTA, _RISE, _FLOPS, _GRADIENTS = range(4)
+_DELTA, _RISE, _FLOPS, _GRADIENTS, _LINGERING = range(_NUM_ROWS := 5)
 
 
 class MemoryTimeline:
@@ -124,6 +124,9 @@ class MemoryTimeline:
                 if region.action != NONE:
                     arrays.place(region, stretches, rng_bytes)
         stretches[:, -1] = 0
+        lingering = stretches[_LINGERING]
+        stretches[_DELTA] += lingering
+        stretches[_DELTA, step.end_of_forward] -= lingering.sum()
         return stretches
 
     def _step(self, policy: RecomputePolicy) -> _Step:
@@ -140,12 +143,15 @@ class _Step:
     """The stretches of one micro-batch as arrays.
 
     Attributes:
-        plain: Without any recompute; shape (4, num_moments + 1).
+        plain: Without any recompute; shape (num_rows, num_moments + 1).
+        end_of_forward: Index of the last moment of the forward pass.
     """
 
     def __init__(self, profile: StepProfile, cells: CellProfiles) -> None:
         self.profile = profile
-        self.plain: _Array = np.zeros((4, len(profile.moments) + 1), dtype=np.int64)
+        forward = [index for index, moment in enumerate(profile.moments) if moment.part == "forward"]
+        self.end_of_forward = max(forward, default=0) + 1  # Head and loss.
+        self.plain: _Array = np.zeros((_NUM_ROWS, len(profile.moments) + 1), dtype=np.int64)
         for index, moment in enumerate(profile.moments):
             if moment.stretch is not None:
                 self.plain[:, index] = _column(moment.stretch)
@@ -206,7 +212,7 @@ class _List:
             stretches[_DELTA, self._backward_at[calls]] -= kept_bytes
 
     def _of_action(self, action: str) -> tuple[_Array, _Array]:
-        """Forward and backward of each call, shapes (4, num_calls)."""
+        """Forward and backward of each call, shapes (num_rows, num_calls)."""
         if action not in self._by_action:
             self._by_action[action] = self._columns([(kind,) for kind in self._profile.classes], action)
         return self._by_action[action]
@@ -227,7 +233,7 @@ class _List:
             each: self._cells(self._profile, each, BLOCK if len(each) == 1 and action == SEGMENT else action)
             for each in set(classes)
         }
-        forward = [_column(cells[each].forward) for each in classes]
+        forward = [_column(cells[each].forward, cells[each].lingering_bytes) for each in classes]
         backward = [_column(cells[each].backward) for each in classes]
         return np.array(forward, dtype=np.int64).T, np.array(backward, dtype=np.int64).T
 
@@ -290,6 +296,7 @@ def _list_between(below: ListProfile, above: ListProfile, line: _Line) -> ListPr
             first.action,
             line.stretch(first.forward, second.forward),
             line.stretch(first.backward, second.backward),
+            line.at(first.lingering_bytes, second.lingering_bytes),
         )
         for first, second in pairs
         if second is not None
@@ -317,8 +324,8 @@ class _Line:
         )
 
 
-def _column(stretch: Stretch) -> tuple[int, int, int, int]:
-    return stretch.delta_bytes, stretch.rise_bytes, stretch.flops, stretch.gradient_bytes
+def _column(stretch: Stretch, lingering_bytes: int = 0) -> tuple[int, ...]:
+    return stretch.delta_bytes, stretch.rise_bytes, stretch.flops, stretch.gradient_bytes, lingering_bytes
 
 
 def _places(profile: StepProfile, list_index: int, part: str) -> _Array:

@@ -121,7 +121,7 @@ class DryRun:
             recorder = self._record(opened.rig, inputs, lists)
         opened.rig.step.drop_gradients()
         calls = tuple(tuple(calls) for calls in recorder.calls)
-        return StepTrace(accumulates, static_bytes, tuple(recorder.stretches), calls)
+        return StepTrace(accumulates, static_bytes, recorder.stretches(), calls)
 
     def _open(self, micro_batch_size: int) -> _Opened:
         if self._opened is None:

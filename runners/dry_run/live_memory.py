@@ -37,12 +37,16 @@ class LiveMemory(FakeValues):  # type: ignore[no-untyped-call]  # torch leaves i
 
     Attributes:
         before_operation: Called before each operation, for who divides a step.
+        birthplace: Whatever names the stretch that runs; storages are remembered with it.
+        on_death: Called with the birthplace and the bytes of each storage that dies.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.guesses = True
         self.before_operation: Callable[[], None] | None = None
+        self.birthplace: object = None
+        self.on_death: Callable[[object, int], None] | None = None
         self.live_bytes = 0
         self._highest_bytes = 0
         self._flops = 0
@@ -97,28 +101,35 @@ class LiveMemory(FakeValues):  # type: ignore[no-untyped-call]  # torch leaves i
             self.hold(tensor._values())
 
     def _add(self, storage: torch.UntypedStorage, key: int, num_bytes: int) -> None:
-        self._known[key] = _Storage(storage, self._forget, key, num_bytes)
+        self._known[key] = _Storage(storage, self._forget, key, num_bytes, self.birthplace)
         self.live_bytes += num_bytes
         if self.live_bytes > self._highest_bytes:
             self._highest_bytes = self.live_bytes
 
     def _forget(self, reference: _Storage) -> None:
-        self.live_bytes -= self._known.pop(reference.key).num_bytes
+        storage = self._known.pop(reference.key)
+        self.live_bytes -= storage.num_bytes
+        if self.on_death is not None:
+            self.on_death(storage.birthplace, storage.num_bytes)
 
 
 class _Storage(weakref.ref[torch.UntypedStorage]):
     """A storage that is counted while it lives."""
 
-    __slots__ = ("key", "num_bytes")
+    __slots__ = ("birthplace", "key", "num_bytes")
 
-    def __new__(
-        cls, storage: torch.UntypedStorage, callback: Callable[[_Storage], None], key: int, num_bytes: int
-    ) -> _Storage:
+    def __new__(cls, storage: torch.UntypedStorage, callback: Callable[[_Storage], None], *_: object) -> _Storage:
         return super().__new__(cls, storage, callback)
 
     def __init__(
-        self, storage: torch.UntypedStorage, callback: Callable[[_Storage], None], key: int, num_bytes: int
+        self,
+        storage: torch.UntypedStorage,
+        callback: Callable[[_Storage], None],
+        key: int,
+        num_bytes: int,
+        birthplace: object,
     ) -> None:
         super().__init__(storage, callback)  # type: ignore[call-arg]  # as C code it takes what __new__ takes
         self.key = key
         self.num_bytes = num_bytes
+        self.birthplace = birthplace

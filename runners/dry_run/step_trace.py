@@ -17,13 +17,18 @@ class StretchKey:
         list_index: Of the list whose block runs; None for fixed ones.
         call: Index among the calls of the list's blocks. For fixed ones the number of calls, of any list, that
             began before it in forward; so the same number names a stretch in forward and its counterpart in backward.
-        in_backward: Of fixed ones; the others' part tells.
+        in_backward: False in forward, of fixed stretches as of others.
     """
 
     part: Literal["fixed", "forward", "backward"]
     list_index: int | None
     call: int
     in_backward: bool
+
+    @property
+    def call_id(self) -> tuple[int | None, int]:
+        """The same in a stretch's forward and in its backward."""
+        return self.list_index, self.call
 
 
 @dataclass(frozen=True)
@@ -32,11 +37,13 @@ class TracedStretch:
 
     Attributes:
         num_operations: How many it ran: a block that is placed the same way runs the same number each time.
+        released_bytes: Of what it left alive, let go at the very end of forward.
     """
 
     key: StretchKey
     stretch: Stretch
     num_operations: int
+    released_bytes: int = 0
 
 
 @dataclass(frozen=True)
