@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
+import os
+import platform
 import random
 import statistics
-import sys
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +24,8 @@ from typing import Any
 
 import psutil
 import yaml
+from line_chart import Line, Panel, draw
+from rich.console import Console
 from typing_extensions import Self
 
 from runners.replay_runner import ReplayRunner
@@ -39,14 +42,17 @@ from search_spaces.model_shape import BlockList, ModelShape
 from search_spaces.policy import RecomputePolicy
 from tuner.config_file import load_search_file
 from tuner.objective import Score
+from tuner.progress import PlainProgress
 from tuner.recording import MlflowListener
-from tuner.results import StudyResults
+from tuner.results import ResultsLedger
 from tuner.sampling.policy_study import PolicyStudy
-from tuner.study_session import run_study
+from tuner.study_session import Outcome, run_study
 
 MIB = 2**20
 NUM_BLOCKS = 48
 STEP_S = 1.0
+#: Trials whose times make one point of the figure.
+WINDOW = 100
 #: Bytes that a block keeps per sample, and the share of a step that recomputing all blocks costs.
 KEPT_BYTES = {"none": 40, "attention": 28, "mlp": 20, "attention+mlp": 9, "block": 4, "segment": 2}
 COST = {"none": 0.0, "attention": 0.08, "mlp": 0.14, "attention+mlp": 0.22, "block": 0.3, "segment": 0.31}
@@ -109,7 +115,133 @@ def measure(spec: TrialSpec) -> TrialResult:
     )
 
 
+@dataclass(frozen=True)
+class Lap:
+    """What passed between two moments: on the wall's clock, and of the process's own time on the processor."""
+
+    wall_s: float
+    cpu_s: float
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the process holds on to after a number of trials."""
+
+    num_trials: int
+    resident_bytes: int
+    num_descriptors: int
+
+
+class Stopwatch:
+    """Laps of the process."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter(), time.process_time()
+
+    def lap(self) -> Lap:
+        """What passed since the last lap."""
+        before, self._start = self._start, (time.perf_counter(), time.process_time())
+        return Lap(self._start[0] - before[0], self._start[1] - before[1])
+
+
+@dataclass
+class Meter:
+    """The last of the loop's listeners: shows each trial as `tune run` does, and takes its time.
+
+    Attributes:
+        starts: Ask, hand over to the runner, show in MLflow; one per trial.
+        ends: Score, tell, results.json, MLflow, the line on the screen; one per trial.
+        parts: Time in single methods of the above, by name.
+    """
+
+    sample_every: int
+    screen: PlainProgress
+    starts: list[Lap] = field(default_factory=list)
+    ends: list[Lap] = field(default_factory=list)
+    parts: dict[str, list[Lap]] = field(default_factory=dict)
+    loads: list[Load] = field(default_factory=list)
+    _stopwatch: Stopwatch = field(default_factory=Stopwatch)
+    _process: psutil.Process = field(default_factory=psutil.Process)
+
+    def begin(self) -> None:
+        """What comes from now on is the driver's work."""
+        self._stopwatch.lap()
+
+    def __enter__(self) -> Self:
+        self._sample()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """The loop is over."""
+
+    def started(self, trial_number: int, policy: RecomputePolicy) -> None:
+        self.screen.started(trial_number, policy)
+        self.starts.append(self._stopwatch.lap())
+
+    def finished(self, result: TrialResult, score: Score) -> None:
+        self.screen.finished(result, score)
+        self.ends.append(self._stopwatch.lap())
+        if len(self.ends) % self.sample_every == 0:
+            self._sample()
+
+    def _sample(self) -> None:
+        self.loads.append(Load(len(self.ends), self._process.memory_info().rss, self._process.num_fds()))
+        self.begin()
+
+
+class ClockedRunner(ReplayRunner):
+    """Simulated workers whose trials take 1 to 2 simulated seconds; what the simulation itself takes is not counted."""
+
+    def __init__(self, meter: Meter, *, capacity: int) -> None:
+        super().__init__(measure, capacity=capacity, latency_s=_latency_s, inspection=INSPECTION)
+        self._meter = meter
+
+    def collect(self, timeout_s: float) -> Sequence[TrialResult]:
+        results = super().collect(timeout_s)
+        self._meter.begin()
+        return results
+
+
+def _latency_s(spec: TrialSpec) -> float:
+    return random.Random(spec.trial_number).uniform(1.0, 2.0)
+
+
+#: What is shown of a trial's time besides the whole.
+PARTS: dict[str, tuple[type, str]] = {
+    "ask": (PolicyStudy, "ask"),
+    "tell": (PolicyStudy, "tell"),
+    "results": (ResultsLedger, "add"),
+    "MLflow, start": (MlflowListener, "started"),
+    "MLflow, end": (MlflowListener, "finished"),
+}
+
+
+@contextlib.contextmanager
+def clocked(parts: dict[str, list[Lap]]) -> Iterator[None]:
+    """Takes the time of each of `PARTS` within the context."""
+    with ExitStack() as stack:
+        for name, (owner, method) in PARTS.items():
+            original = getattr(owner, method)
+            setattr(owner, method, _clock(original, parts.setdefault(name, [])))
+            stack.callback(setattr, owner, method, original)
+        yield
+
+
+def _clock(function: Callable[..., Any], laps: list[Lap]) -> Callable[..., Any]:
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        stopwatch = Stopwatch()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            laps.append(stopwatch.lap())
+
+    return timed
+
+
 def write_search(folder: Path, *, num_trials: int, sampler: str) -> Path:
+    """The search file of a study in the folder."""
     data = {
         "study": "driver",
         "model": {"factory": "model.py:build"},
@@ -125,128 +257,95 @@ def write_search(folder: Path, *, num_trials: int, sampler: str) -> Path:
     return file
 
 
-@dataclass
-class Meter:
-    """Clocks the seams of the loop; it is the runner's clock and the last of the loop's listeners at once."""
-
-    starts_s: list[float] = field(default_factory=list)
-    ends_s: list[float] = field(default_factory=list)
-    parts_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    loads: list[tuple[int, int, int]] = field(default_factory=list)
-    sample_every: int = 1000
-    _mark_s: float = 0.0
-    _process: psutil.Process = field(default_factory=psutil.Process)
-
-    def begin(self) -> None:
-        """The runner hands over: what comes now is the driver's work."""
-        self._mark_s = time.perf_counter()
-
-    def __enter__(self) -> Self:
-        self._sample()
-        self.begin()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._sample()
-
-    def started(self, trial_number: int, policy: RecomputePolicy) -> None:
-        self.starts_s.append(self._lap())
-
-    def finished(self, result: TrialResult, score: Score) -> None:
-        self.ends_s.append(self._lap())
-        if len(self.ends_s) % self.sample_every == 0:
-            self._sample()
-            self.begin()
-
-    def _lap(self) -> float:
-        now = time.perf_counter()
-        lap_s, self._mark_s = now - self._mark_s, now
-        return lap_s
-
-    def _sample(self) -> None:
-        self.loads.append((len(self.ends_s), self._process.memory_info().rss, self._process.num_fds()))
+def run(file: Path, meter: Meter, *, num_workers: int, resume: bool) -> Outcome:
+    """One session of the study."""
+    runner = ClockedRunner(meter, capacity=num_workers)
+    with clocked(meter.parts):
+        return run_study(load_search_file(file), runner, resume=resume, make_progress=lambda results, elapsed_s: meter)
 
 
-class ClockedRunner(ReplayRunner):
-    """Hands over to the meter after its own work, which is not the driver's."""
-
-    def __init__(self, meter: Meter, *, capacity: int) -> None:
-        latency = lambda spec: random.Random(spec.trial_number).uniform(1.0, 2.0)  # noqa: E731
-        super().__init__(measure, capacity=capacity, latency_s=latency, inspection=INSPECTION)
-        self._meter = meter
-
-    def collect(self, timeout_s: float) -> Sequence[TrialResult]:
-        results = super().collect(timeout_s)
-        self._meter.begin()
-        return results
+def per_trial(meter: Meter) -> list[Lap]:
+    """What the driver did for each trial: the start and the end of one."""
+    pairs = zip(meter.starts, meter.ends, strict=True)
+    return [Lap(start.wall_s + end.wall_s, start.cpu_s + end.cpu_s) for start, end in pairs]
 
 
-@contextlib.contextmanager
-def clocked(meter: Meter) -> Iterator[None]:
-    """Also takes the time of the parts, each a public method."""
-    methods = {
-        "ask": (PolicyStudy, "ask"),
-        "tell": (PolicyStudy, "tell"),
-        "mlflow start": (MlflowListener, "started"),
-        "mlflow end": (MlflowListener, "finished"),
-    }
-    before = {name: getattr(owner, method) for name, (owner, method) in methods.items()}
+def times_table(meter: Meter) -> str:
+    """Milliseconds per trial, as Markdown."""
+    lines = [
+        "| ms per trial | median | 95 % of trials | median, processor time |",
+        "| --- | ---: | ---: | ---: |",
+        *(_row(name, laps) for name, laps in meter.parts.items()),
+        _row("all of the driver's work", per_trial(meter)),
+    ]
+    return "\n".join(lines)
 
-    def clock(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            start = time.perf_counter()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                meter.parts_s[name].append(time.perf_counter() - start)
 
-        return timed
+def _row(name: str, laps: Sequence[Lap]) -> str:
+    walls_ms = sorted(1000 * lap.wall_s for lap in laps)
+    cpu_ms = statistics.median(1000 * lap.cpu_s for lap in laps)
+    slow_ms = walls_ms[int(0.95 * (len(walls_ms) - 1))]
+    return f"| {name} | {statistics.median(walls_ms):.1f} | {slow_ms:.1f} | {cpu_ms:.1f} |"
 
-    for name, (owner, method) in methods.items():
-        setattr(owner, method, clock(name, before[name]))
-    try:
-        yield
-    finally:
-        for name, (owner, method) in methods.items():
-            setattr(owner, method, before[name])
+
+def loads_table(loads: Sequence[Load]) -> str:
+    """Memory and descriptors after some numbers of trials, as Markdown."""
+    return "\n".join(
+        [
+            "| trials | resident memory, MiB | open file descriptors |",
+            "| ---: | ---: | ---: |",
+            *(f"| {load.num_trials:,} | {load.resident_bytes / MIB:.0f} | {load.num_descriptors} |" for load in loads),
+        ]
+    )
+
+
+def figure(meter: Meter) -> str:
+    """Time per trial and memory over the study, as SVG."""
+    laps = per_trial(meter)
+    windows = range(WINDOW, len(laps) + 1, WINDOW)
+
+    def medians_ms(values_s: list[float]) -> tuple[float, ...]:
+        return tuple(1000 * statistics.median(values_s[end - WINDOW : end]) for end in windows)
+
+    times = Panel(
+        f"driver's work per trial, ms (median of {WINDOW} trials)",
+        (
+            Line("on the clock", tuple(windows), medians_ms([lap.wall_s for lap in laps])),
+            Line("processor time", tuple(windows), medians_ms([lap.cpu_s for lap in laps])),
+        ),
+    )
+    numbers = tuple(load.num_trials for load in meter.loads)
+    memory = Panel(
+        "driver's resident memory, MiB",
+        (Line("resident memory", numbers, tuple(load.resident_bytes / MIB for load in meter.loads)),),
+    )
+    return draw([times, memory], x_title="trials that ended")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--trials", type=int, default=5000)
-    parser.add_argument("--workers", type=int, default=1000)
-    parser.add_argument("--sampler", default="random")
-    parser.add_argument("--folder", type=Path)
-    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--workers", type=int, default=1000, help="simulated ones, each with a trial in flight")
+    parser.add_argument("--sampler", default="random", help="a name that search.sampler takes")
+    parser.add_argument("--figure", type=Path, help="SVG file to write")
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
-    folder = options.folder or Path(tempfile.mkdtemp())
-    folder.mkdir(exist_ok=True, parents=True)
-    file = write_search(folder, num_trials=options.trials, sampler=options.sampler)
-    meter = Meter(sample_every=max(1, options.trials // 5))
-    with clocked(meter):
-        t0 = time.perf_counter()
-        outcome = run_study(
-            load_search_file(file),
-            ClockedRunner(meter, capacity=options.workers),
-            resume=options.resume,
-            make_progress=lambda results, elapsed_s: meter,
-        )
-        total = time.perf_counter() - t0
-    print(outcome.results.status, outcome.results.stop_reason, len(outcome.results.trials), f"wall {total:.1f} s")
-    def show(name, xs):
-        if xs:
-            xs = sorted(xs)
-            print(f"{name:20s} n={len(xs):5d} median {1000*statistics.median(xs):8.2f} p95 {1000*xs[int(.95*len(xs))]:8.2f} mean {1000*statistics.mean(xs):8.2f} ms")
-    for name, xs in meter.parts_s.items():
-        show(name, xs)
-        show(name + " 2nd half", xs[len(xs) // 2 :])
-    show("starts", meter.starts_s)
-    show("ends", meter.ends_s)
-    for n, rss, fds in meter.loads:
-        print(n, f"{rss / MIB:.1f} MiB", fds)
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
+        screen = PlainProgress(Console(file=nowhere))
+        file = write_search(Path(folder), num_trials=options.trials, sampler=options.sampler)
+        meter = Meter(max(1, options.trials // 5), screen)
+        outcome = run(file, meter, num_workers=options.workers, resume=False)
+        watch = Stopwatch()
+        run(file, Meter(options.trials, screen), num_workers=options.workers, resume=True)
+        resume = watch.lap()
+    print(
+        f"{len(outcome.results.trials):,} trials, {options.workers:,} workers, sampler {options.sampler}; Python "
+        f"{platform.python_version()}, {os.cpu_count()} processors, {os.getloadavg()[0]:.1f} of them busy\n"
+    )
+    print(times_table(meter), loads_table(meter.loads), sep="\n\n")
+    print(f"\nresuming the finished study and closing it again: {resume.wall_s:.1f} s")
+    if options.figure is not None:
+        options.figure.write_text(figure(meter))
 
 
 if __name__ == "__main__":

@@ -103,6 +103,11 @@ class StudyRecorder:
         self._trial_runs()
         return frozenset(self._recorded)
 
+    def is_recorded(self, trial_number: int) -> bool:
+        """True where the trial's run is complete."""
+        self._trial_runs()
+        return trial_number in self._recorded
+
     def start_trial(self, trial_number: int, *, name: str, tags: Mapping[str, TagValue] | None = None) -> None:
         """Shows the trial as running. Optional: a trial that was not started is recorded all the same.
 
@@ -150,9 +155,12 @@ class StudyRecorder:
         made.params = {key: value for key, value in made.params.items() if key not in run.param_names}
         self._store.write(run, made)
         self._store.set_status(run, outcome.value, end_time_ms=max(ended_at_ms, run.start_time_ms))
-        self._remember(trial_number, replace(run, param_names=run.param_names | made.params.keys()), made.tags)
-        if outcome is not RunOutcome.KILLED:
+        if outcome is RunOutcome.KILLED:
+            run = replace(run, param_names=run.param_names | made.params.keys())
+        else:
+            run = replace(run, param_names=frozenset())
             self._recorded.add(trial_number)
+        self._remember(trial_number, run, made.tags)
 
     def update_trial_tags(self, trial_number: int, tags: Mapping[str, TagValue]) -> None:
         """Sets tags of a trial, for example when the front moved. Tags that are so already cost nothing."""

@@ -72,7 +72,8 @@ class MlflowListener:
         #: Trials that were stopped from outside; the recorder would write them anew each time.
         self._recorded_as_stopped: set[int] = set()
         #: What MLflow shows; a record that is the same object still is shown already.
-        self._shown: dict[int, TrialRecord] = {}
+        self._shown: set[int] = set()
+        self._shown_by_number: dict[int, TrialRecord] = {}
         self._is_open = False
         self._is_in_trouble = False
         self._next_try_at = 0.0
@@ -121,13 +122,17 @@ class MlflowListener:
         self._try(complete, is_last=True)
 
     def _record_all(self) -> None:
-        changed = [trial for trial in self._results().trials if self._shown.get(trial.number) is not trial]
-        recorded = self._recorder.recorded_trials() | self._recorded_as_stopped
-        for trial in changed:
-            if trial.number not in recorded:
+        for trial in [trial for trial in self._results().trials if id(trial) not in self._shown]:
+            if trial.number not in self._recorded_as_stopped and not self._recorder.is_recorded(trial.number):
                 self._record(trial)
             self._recorder.update_trial_tags(trial.number, _moving_tags(trial))
-            self._shown[trial.number] = trial
+            self._show(trial)
+
+    def _show(self, trial: TrialRecord) -> None:
+        before = self._shown_by_number.get(trial.number)
+        self._shown_by_number[trial.number] = trial
+        self._shown.discard(id(before))
+        self._shown.add(id(trial))
 
     def _record(self, trial: TrialRecord) -> None:
         data = trial.model_dump(mode="json")

@@ -69,6 +69,7 @@ class TrialRecord(_Record):
     memory_bytes: MemoryByKind | None
     predicted_peak_memory_bytes: int | None
     predicted_step_time_s: float | None
+    predicted_step_time_spread_s: float | None = None
     verification: Verification | None
     node: str | None
     device: str | None
@@ -83,6 +84,9 @@ class TrialRecord(_Record):
             PolicyError: The file was edited into something that is no policy.
         """
         return policy_from_dict(self.policy)
+
+
+_FIELDS = set(TrialRecord.model_fields)
 
 
 class BlockListRecord(_Record):
@@ -284,10 +288,13 @@ def trial_record(
     score = objective.score(result)
     policy = result.policy
     key = policy.key
+    time_s, spread_s = _predicted_step_time_s(result, objective)
     measured = result.model_dump(
         exclude={"trial_number", "policy", "detail", "verification", "memory_bytes", "prediction"}
     )
-    return TrialRecord(
+    # From values that were checked when they came in, and with one set of field names for all of thousands of records.
+    return TrialRecord.model_construct(
+        _FIELDS,
         number=result.trial_number,
         feasible=score.feasible,
         infeasible_reason=score.infeasible_reason,
@@ -302,26 +309,28 @@ def trial_record(
         data_parallel_degree=policy.batch.data_parallel_degree,
         global_batch_size=policy.batch.global_batch_size,
         predicted_peak_memory_bytes=None if result.prediction is None else result.prediction.peak_memory_bytes,
-        predicted_step_time_s=_finite(_predicted_step_time_s(result, objective)),
+        predicted_step_time_s=_finite(time_s),
+        predicted_step_time_spread_s=_finite(spread_s),
         memory_bytes=result.memory_bytes,
         verification=result.verification,
         **{name: _finite(value) for name, value in measured.items()},
     )
 
 
-def _predicted_step_time_s(result: TrialResult, objective: Objective) -> float | None:
-    """The predicted step time in seconds, on the machine as it was during the trial.
+def _predicted_step_time_s(result: TrialResult, objective: Objective) -> tuple[float | None, float | None]:
+    """The predicted step time in seconds and its standard deviation, on the machine as it was during the trial.
 
     What is predicted is the time relative to the interleaved reference, where there is one: how busy the machine will
     be, nobody can say. So the reference's time beside the trial makes seconds of it.
     """
     prediction = result.prediction
+    per_unit_s = float(result.policy.batch.global_batch_size)
+    if objective.has_reference:
+        per_unit_s = math.nan if result.reference_step_time_s is None else result.reference_step_time_s
     if prediction is None or prediction.time is None:
-        return None
-    if not objective.has_reference:
-        return prediction.time * result.policy.batch.global_batch_size
-    reference_s = result.reference_step_time_s
-    return None if reference_s is None else prediction.time * reference_s
+        return None, None
+    deviation = prediction.time_deviation
+    return prediction.time * per_unit_s, None if deviation is None else deviation * per_unit_s
 
 
 def _finite(value: Any) -> Any:

@@ -53,7 +53,8 @@ class DriverStorage(BaseStorage):
             trial_id = self._database.create_new_trial(study_id, template_trial)
             trial = self._database.get_trial(trial_id)
         else:
-            trial_id, number = self._writer.create(study_id)
+            last_id = study.trials[-1]._trial_id if study.trials else -1
+            trial_id, number = self._writer.create(study_id, after=last_id, num_before=len(study.trials))
             trial = _running_trial(trial_id, number)
         if trial.number != len(study.trials):
             self._read_trials(study_id)

@@ -41,8 +41,13 @@ class TrialChanges:
 class TrialWriter(Protocol):
     """Puts trials into the database; what a call has written outlives the process."""
 
-    def create(self, study_id: int) -> tuple[int, int]:
-        """A new running trial: its id and its number."""
+    def create(self, study_id: int, *, after: int, num_before: int) -> tuple[int, int]:
+        """A new running trial: its id and its number.
+
+        Args:
+            after: Id of the last known trial of the study; -1 where there is none.
+            num_before: Trials of the study up to that one.
+        """
 
     def write(self, trial_id: int, changes: TrialChanges) -> None:
         """Writes all changes, the state last.
@@ -65,7 +70,7 @@ class CallWriter:
     def __init__(self, database: RDBStorage) -> None:
         self._database = database
 
-    def create(self, study_id: int) -> tuple[int, int]:
+    def create(self, study_id: int, *, after: int, num_before: int) -> tuple[int, int]:
         trial_id = self._database.create_new_trial(study_id)
         return trial_id, self._database.get_trial_number_from_id(trial_id)
 
@@ -91,9 +96,8 @@ class TableWriter:
             metadata.tables[name] for name in _TABLES
         )
 
-    def create(self, study_id: int) -> tuple[int, int]:
+    def create(self, study_id: int, *, after: int, num_before: int) -> tuple[int, int]:
         trials = self._trials
-        of_study = trials.c.study_id == study_id
         with self._engine.begin() as connection:
             # Databases with row locks: another driver must not count the same trials. On SQLite the insert locks.
             connection.execute(
@@ -105,8 +109,9 @@ class TableWriter:
             key = connection.execute(sqlalchemy.insert(trials), row).inserted_primary_key
             assert key is not None, "one row was inserted"
             trial_id = key[0]
-            before = sqlalchemy.select(sqlalchemy.func.count()).where(of_study, trials.c.trial_id < trial_id)
-            number = connection.execute(before).scalar_one()
+            unknown = (trials.c.study_id == study_id, trials.c.trial_id > after, trials.c.trial_id < trial_id)
+            count = sqlalchemy.select(sqlalchemy.func.count()).where(*unknown)
+            number = num_before + connection.execute(count).scalar_one()
             connection.execute(sqlalchemy.update(trials).where(trials.c.trial_id == trial_id), {"number": number})
         return int(trial_id), int(number)
 
