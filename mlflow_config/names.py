@@ -1,7 +1,7 @@
 """Every metric, parameter, tag and artifact name that a study writes, once.
 
-Metrics and parameters are called as in ``results.json``. Names hold what MLflow allows and nothing else: letters,
-digits, ``_``, ``-``, ``.`` and space.
+Metrics and parameters are called as in ``results.json``, which leaves the relative errors of predictions to its reader.
+Names hold what MLflow allows and nothing else: letters, digits, ``_``, ``-``, ``.`` and space.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ MEMORY_ACTIVATIONS_BYTES = "memory_bytes.activations"
 MEMORY_TEMPORARY_BYTES = "memory_bytes.temporary"
 PREDICTED_PEAK_MEMORY_BYTES = "predicted_peak_memory_bytes"
 PREDICTED_STEP_TIME_S = "predicted_step_time_s"
+PREDICTED_STEP_TIME_SPREAD_S = "predicted_step_time_spread_s"
+#: Predicted over measured, minus one.
+PREDICTED_PEAK_MEMORY_RELATIVE_ERROR = "predicted_peak_memory_relative_error"
+PREDICTED_STEP_TIME_RELATIVE_ERROR = "predicted_step_time_relative_error"
 VERIFICATION_MAX_RELATIVE_ERROR = "verification.max_relative_error"
 VERIFICATION_TOLERANCE = "verification.tolerance"
 VERIFICATION_NUM_STEPS = "verification.num_steps"

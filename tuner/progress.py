@@ -15,36 +15,51 @@ from typing_extensions import Self
 
 from runners.trial import TrialResult
 from search_spaces.policy import RecomputePolicy
-from tuner.memory_size import format_bytes
 from tuner.objective import Score
+from tuner.predicted_text import beside, measured_peak, measured_step_time, predicted_peak, predicted_step_time
 from tuner.results import LOST_STATUSES, StudyResults, TrialRecord
 
 #: Trials of the front that the live view lists.
 _MAX_FRONT_ROWS = 8
+#: Characters of ``31.2 ms`` and ``999.9 MiB``, and with what was predicted: ``31.2 ms (predicted 30.5 +-1.2)``.
+_STEP_WIDTH, _PREDICTED_STEP_WIDTH = 7, 30
+_PEAK_WIDTH, _PREDICTED_PEAK_WIDTH = 9, 27
 
 
-def trial_line(result: TrialResult, score: Score) -> str:
-    """One line for a finished trial: number, status, throughput, peak, proof, policy, and why it is no answer."""
-    parts = [f"trial {result.trial_number:>3}", f"{result.status.value:<9}"]
-    if result.tokens_per_second is not None:
-        parts.append(f"{result.tokens_per_second:>9,.0f} tokens/s")
-    elif result.samples_per_second is not None:
-        parts.append(f"{result.samples_per_second:>9,.4g} samples/s")
-    if result.peak_memory_bytes is not None:
-        parts.append(f"{format_bytes(result.peak_memory_bytes):>10}")
-    if result.verification is not None:
-        parts.append(f"{result.verification.verdict.value:<8}")
-    parts.append(f"{result.policy.summary()}  [{result.policy.key}]")
-    if not score.feasible:
-        parts.append(f"({score.infeasible_reason})")
+def trial_line(trial: TrialRecord) -> str:
+    """One line for a finished trial: number, status, throughput, time and peak, proof, policy, why it is no answer.
+
+    What was predicted stands in brackets behind what was measured. A study that predicts keeps room for it in each
+    line, so that the columns stay below one another.
+    """
+    parts = [f"trial {trial.number:>3}", f"{trial.status.value:<9}"]
+    if trial.tokens_per_second is not None:
+        parts.append(f"{trial.tokens_per_second:>9,.0f} tokens/s")
+    elif trial.samples_per_second is not None:
+        parts.append(f"{trial.samples_per_second:>9,.4g} samples/s")
+    is_predicted = trial.predicted_peak_memory_bytes is not None
+    if trial.step_time_s is not None:
+        parts.append(f"step {_step_time(trial):<{_PREDICTED_STEP_WIDTH if is_predicted else _STEP_WIDTH}}")
+    if trial.peak_memory_bytes is not None:
+        parts.append(f"peak {_peak(trial):<{_PREDICTED_PEAK_WIDTH if is_predicted else _PEAK_WIDTH}}")
+    if trial.verification is not None:
+        parts.append(f"{trial.verification.verdict.value:<8}")
+    parts.append(f"{trial.policy_summary}  [{trial.policy_key}]")
+    if not trial.feasible:
+        parts.append(f"({trial.infeasible_reason})")
     return "  ".join(parts)
 
 
 class PlainProgress:
-    """One line per finished trial, for pipes and log files."""
+    """One line per finished trial, for pipes and log files.
 
-    def __init__(self, console: Console) -> None:
+    Args:
+        results: The study's results as they stand.
+    """
+
+    def __init__(self, console: Console, *, results: Callable[[], StudyResults]) -> None:
         self._console = console
+        self._read_results = results
 
     def __enter__(self) -> Self:
         return self
@@ -58,8 +73,7 @@ class PlainProgress:
         """Plain output says nothing until there is a result."""
 
     def finished(self, result: TrialResult, score: Score) -> None:
-        # Width and markup are the terminal's affair; a log keeps the line as it is.
-        self._console.print(Text(trial_line(result, score)), soft_wrap=True)
+        _print_line(self._console, self._read_results(), result.trial_number)
 
 
 class LiveProgress:
@@ -106,7 +120,7 @@ class LiveProgress:
     def finished(self, result: TrialResult, score: Score) -> None:
         self._running.pop(result.trial_number, None)
         self._results = self._read_results()
-        self._live.console.print(Text(trial_line(result, score)), soft_wrap=True)
+        _print_line(self._live.console, self._results, result.trial_number)
 
     def _view(self) -> RenderableType:
         lines: list[RenderableType] = [self._bar()]
@@ -131,18 +145,31 @@ class LiveProgress:
         return row
 
 
+def _print_line(console: Console, results: StudyResults, trial_number: int) -> None:
+    trial = results.trial(trial_number)
+    assert trial is not None, "a trial that has finished is among the results"
+    # Width and markup are the terminal's affair; a log keeps the line as it is.
+    console.print(Text(trial_line(trial)), soft_wrap=True)
+
+
 def _best_and_front(results: StudyResults) -> list[RenderableType]:
     best = results.best_trial()
     if best is None:
         return [Text("  best so far: none within the cap yet")]
     table = Table(box=None, padding=(0, 2), title="Pareto front so far", title_justify="left", title_style="dim")
-    for title in ("trial", "speed", "peak", "policy"):
+    for title in ("trial", "speed", "step", "peak", "policy"):
         table.add_column(title, justify="left" if title == "policy" else "right", style="dim")
     for trial in results.front_trials()[:_MAX_FRONT_ROWS]:
-        table.add_row(
-            str(trial.number), _speed(trial), format_bytes(trial.peak_memory_bytes or 0), Text(trial.policy_summary)
-        )
+        table.add_row(str(trial.number), _speed(trial), _step_time(trial), _peak(trial), Text(trial.policy_summary))
     return [Text(f"  best so far: trial {best.number}, {best.policy_summary}, {_speed(best)}", style="bold"), table]
+
+
+def _step_time(trial: TrialRecord) -> str:
+    return beside(measured_step_time(trial), predicted_step_time(trial))
+
+
+def _peak(trial: TrialRecord) -> str:
+    return beside(measured_peak(trial), predicted_peak(trial))
 
 
 def _speed(trial: TrialRecord) -> str:

@@ -14,6 +14,7 @@ from runners.trial import TrialResult, TrialStatus
 from search_spaces.policy import RecomputePolicy
 from search_spaces.yaml_text import dump_yaml
 from tuner.objective import Score
+from tuner.prediction_errors import peak_error, step_time_error
 from tuner.results import StudyResults, TrialRecord
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ _METRICS = (
     names.PEAK_RESERVED_BYTES,
     names.PREDICTED_PEAK_MEMORY_BYTES,
     names.PREDICTED_STEP_TIME_S,
+    names.PREDICTED_STEP_TIME_SPREAD_S,
     names.WALL_TIME_S,
 )
 
@@ -138,6 +140,8 @@ class MlflowListener:
         data = trial.model_dump(mode="json")
         memory, proof = trial.memory_bytes, trial.verification
         metrics = {name: data[name] for name in _METRICS}
+        metrics[names.PREDICTED_PEAK_MEMORY_RELATIVE_ERROR] = peak_error(trial)
+        metrics[names.PREDICTED_STEP_TIME_RELATIVE_ERROR] = step_time_error(trial)
         if memory is not None:
             metrics |= {f"memory_bytes.{kind}": float(size) for kind, size in memory.model_dump().items()}
         if proof is not None:
@@ -204,6 +208,9 @@ _TABLE_COLUMNS = (
     "tokens_per_second",
     "relative_speed",
     "peak_memory_bytes",
+    "predicted_peak_memory_bytes",
+    "step_time_s",
+    "predicted_step_time_s",
     "reason",
 )
 
@@ -223,6 +230,9 @@ def _table_row(trial: TrialRecord) -> list[object]:
         trial.tokens_per_second,
         trial.relative_speed,
         trial.peak_memory_bytes,
+        trial.predicted_peak_memory_bytes,
+        trial.step_time_s,
+        trial.predicted_step_time_s,
         trial.reason or trial.infeasible_reason,
     ]
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from tuner import front_figure
 from tuner.front_figure import FrontData, FrontTrial, draw_front, front_points
 from tuner.memory_size import format_bytes
+from tuner.predicted_text import measured_peak, measured_step_time, predicted_peak, predicted_step_time
+from tuner.prediction_errors import ErrorFigures, PredictionErrors
 from tuner.results import StudyResults, TrialRecord
 from tuner.summary import StudySummary, throughput_text
 
@@ -65,6 +67,7 @@ def report_html(results: StudyResults, summary: StudySummary) -> str:
         str(figure.to_html(include_plotlyjs=True, full_html=False)),
         "<h2>All trials</h2>",
         _trials(results.trials),
+        *_predictions(summary.prediction_errors),
         "<h2>Environment</h2>",
         _pairs(results.environment.items()),
         "</body></html>",
@@ -87,9 +90,8 @@ def _asked(results: StudyResults) -> str:
 
 
 def _trials(trials: Sequence[TrialRecord]) -> str:
-    titles = ("trial", "status", "policy", "throughput (spread)", "peak", "proof", "note")
-    head = "".join(f"<th>{title}</th>" for title in titles)
-    return f"<div class='scroll'><table><tr>{head}</tr>{''.join(map(_trial_row, trials))}</table></div>"
+    titles = ("trial", "status", "policy", "throughput (spread)", "step", "predicted", "peak", "predicted")
+    return _table((*titles, "proof", "note"), map(_trial_row, trials))
 
 
 def _trial_row(trial: TrialRecord) -> str:
@@ -98,12 +100,40 @@ def _trial_row(trial: TrialRecord) -> str:
         ("", trial.status.value),
         ("", trial.policy_summary),
         ("number", "" if trial.samples_per_second is None else throughput_text(trial)),
-        ("number", "" if trial.peak_memory_bytes is None else format_bytes(trial.peak_memory_bytes)),
+        ("number", measured_step_time(trial)),
+        ("number", predicted_step_time(trial)),
+        ("number", measured_peak(trial)),
+        ("number", predicted_peak(trial)),
         ("", "" if trial.verification is None else trial.verification.verdict.value),
         ("", "best" if trial.is_best else "on the front" if trial.on_front else trial.infeasible_reason or ""),
     )
-    row = "".join(f"<td class='{kind}'>{html.escape(text)}</td>" for kind, text in cells)
-    return f"<tr class='{'best' if trial.is_best else ''}'>{row}</tr>"
+    return _row(cells, kind="best" if trial.is_best else "")
+
+
+def _predictions(errors: PredictionErrors) -> Iterable[str]:
+    """How wrong predictions were; nothing where nothing was predicted."""
+    rows = [_errors_row("peak memory", errors.peak), _errors_row("step time", errors.time)]
+    if any(rows):
+        yield "<h2>Predicted and measured</h2>"
+        yield _table(("predicted", "trials", "median error", "largest error", "within the 90 % interval"), rows)
+
+
+def _errors_row(what: str, figures: ErrorFigures | None) -> str:
+    if figures is None:
+        return ""
+    inside = "" if figures.num_in_interval is None else f"{figures.num_in_interval} of {figures.num_trials}"
+    texts = (str(figures.num_trials), f"{figures.median:.2%}", f"{figures.largest:.2%}", inside)
+    return _row([("", what), *(("number", text) for text in texts)])
+
+
+def _table(titles: Iterable[str], rows: Iterable[str]) -> str:
+    head = "".join(f"<th>{html.escape(title)}</th>" for title in titles)
+    return f"<div class='scroll'><table><tr>{head}</tr>{''.join(rows)}</table></div>"
+
+
+def _row(cells: Iterable[tuple[str, str]], *, kind: str = "") -> str:
+    row = "".join(f"<td class='{of_cell}'>{html.escape(text)}</td>" for of_cell, text in cells)
+    return f"<tr class='{kind}'>{row}</tr>"
 
 
 def _pairs(pairs: Iterable[tuple[str, object]]) -> str:

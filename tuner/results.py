@@ -324,13 +324,14 @@ def _predicted_step_time_s(result: TrialResult, objective: Objective) -> tuple[f
     be, nobody can say. So the reference's time beside the trial makes seconds of it.
     """
     prediction = result.prediction
-    per_unit_s = float(result.policy.batch.global_batch_size)
-    if objective.has_reference:
-        per_unit_s = math.nan if result.reference_step_time_s is None else result.reference_step_time_s
     if prediction is None or prediction.time is None:
         return None, None
+    batch = result.policy.batch
+    seconds_per_unit = result.reference_step_time_s if objective.has_reference else float(batch.global_batch_size)
+    if seconds_per_unit is None:
+        return None, None
     deviation = prediction.time_deviation
-    return prediction.time * per_unit_s, None if deviation is None else deviation * per_unit_s
+    return prediction.time * seconds_per_unit, None if deviation is None else deviation * seconds_per_unit
 
 
 def _finite(value: Any) -> Any:

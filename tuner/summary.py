@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runners.trial import TrialStatus, Verdict
 from search_spaces.policy import BLOCK
 from tuner.memory_size import format_bytes
 from tuner.objective import ranking_speeds
 from tuner.pareto import compare
+from tuner.prediction_errors import ErrorFigures, PredictionErrors, prediction_errors
 from tuner.results import LOST_STATUSES, StudyResults, TrialRecord
 from tuner.speed_ratio import Ratio
 
@@ -30,6 +31,7 @@ class StudySummary:
         recompute_all: Recompute of every block, the fastest feasible one if there is one; None where not measured.
         winner: The best trial; None where nothing is feasible.
         ties: Feasible trials as fast as the winner within the spread.
+        prediction_errors: How wrong the predictions were.
         sentences: The answer, most important first.
     """
 
@@ -38,6 +40,7 @@ class StudySummary:
     recompute_all: TrialRecord | None
     winner: TrialRecord | None
     ties: tuple[TrialRecord, ...]
+    prediction_errors: PredictionErrors
     sentences: tuple[str, ...]
 
 
@@ -53,10 +56,11 @@ def summarize(results: StudyResults) -> StudySummary:
         recompute_all=_fastest(trial for trial in everything if trial.feasible) or _fastest(everything),
         winner=winner,
         ties=() if winner is None else tuple(trial for trial in measured if _ties_with(results, winner, trial)),
+        prediction_errors=prediction_errors(results.trials),
         sentences=(),
     )
     sentences = _no_answer(results) if winner is None else _answer(results, summary, winner)
-    return StudySummary(**{**vars(summary), "sentences": tuple(sentences)})
+    return replace(summary, sentences=(*sentences, *_predictions(summary.prediction_errors)))
 
 
 def speed_against(results: StudyResults, trial: TrialRecord, other: TrialRecord | None) -> Ratio | None:
@@ -188,6 +192,21 @@ def _drift(results: StudyResults) -> Iterable[str]:
             "reference steps beside each show; compare trials by their ratios, which take that out, not by raw "
             "throughput."
         )
+
+
+def _predictions(errors: PredictionErrors) -> Iterable[str]:
+    if errors.peak is None and errors.time is None:
+        return
+    parts = [] if errors.peak is None else [f"peaks by {_off(errors.peak)}"]
+    if errors.time is not None:
+        inside = f"{errors.time.num_in_interval} of {errors.time.num_trials} within the 90 % interval"
+        parts.append(f"step times by {_off(errors.time)}, {inside}")
+    yield f"Predictions were off: {'; '.join(parts)}."
+
+
+def _off(figures: ErrorFigures) -> str:
+    trials = f"{figures.num_trials} trial{'' if figures.num_trials == 1 else 's'}"
+    return f"{figures.median:.2%} in the median, {figures.largest:.2%} at most ({trials})"
 
 
 def _no_answer(results: StudyResults) -> Iterable[str]:

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.memory_size import format_bytes
+from tuner.predicted_text import measured_peak, measured_step_time, predicted_peak, predicted_step_time
 from tuner.results import StudyResults, TrialRecord
 from tuner.summary import StudySummary, ratio_text, speed_against, spread_ratio
 
@@ -36,7 +37,9 @@ def trials_table(results: StudyResults) -> Table:
     for title, justify in (("trial", "right"), ("status", "left"), ("policy", "left")):
         table.add_column(title, justify="right" if justify == "right" else "left")
     table.add_column(_throughput_title(results.trials), justify="right")
-    table.add_column("peak", justify="right")
+    is_predicted = any(trial.predicted_peak_memory_bytes is not None for trial in results.trials)
+    for title in ("step", "predicted", "peak", "predicted") if is_predicted else ("step", "peak"):
+        table.add_column(title, justify="right")
     table.add_column("proof")
     table.add_column("why not")
     for trial in results.trials:
@@ -45,7 +48,10 @@ def trials_table(results: StudyResults) -> Table:
             trial.status.value,
             Text(trial.policy_summary),
             _throughput(trial),
-            "" if trial.peak_memory_bytes is None else format_bytes(trial.peak_memory_bytes),
+            measured_step_time(trial),
+            *([predicted_step_time(trial)] if is_predicted else []),
+            measured_peak(trial),
+            *([predicted_peak(trial)] if is_predicted else []),
             "" if trial.verification is None else trial.verification.verdict.value,
             Text(trial.infeasible_reason or ""),
             style="bold" if trial.is_best else "",

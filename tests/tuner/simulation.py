@@ -200,7 +200,7 @@ class WaitingRunner(ReplayRunner):
 
 
 def plain_progress(results: Callable[[], StudyResults], elapsed_s: Callable[[], float]) -> PlainProgress:
-    return PlainProgress(Console(stderr=True))
+    return PlainProgress(Console(stderr=True), results=results)
 
 
 def run(file: Path, *, resume: bool = False, runner: ReplayRunner | None = None) -> Outcome:

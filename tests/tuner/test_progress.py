@@ -10,16 +10,18 @@ import pytest
 from rich.console import Console
 from simulation import MIB, failure, policy, results_of, trial
 
-from runners.trial import TrialResult, TrialStatus, Verdict, Verification
+from runners.trial import Prediction, TrialResult, TrialStatus, Verdict, Verification
 from tuner.objective import Objective, Score
 from tuner.progress import LiveProgress, PlainProgress, trial_line
 from tuner.results import StudyResults
 
 OBJECTIVE = Objective(memory_cap_bytes=20 * MIB)
+PREDICTION = Prediction(peak_memory_bytes=12 * MIB + 60_000, time=0.84, time_deviation=0.02)
 
 
 def line(result: TrialResult) -> str:
-    return trial_line(result, OBJECTIVE.score(result))
+    (record,) = results_of(result).trials
+    return trial_line(record)
 
 
 @pytest.mark.parametrize(
@@ -27,12 +29,13 @@ def line(result: TrialResult) -> str:
     [
         (
             trial(1, "block"),
-            f"trial   1  COMPLETED         25 tokens/s    12.0 MiB  MATCH     block @2x1  [{policy('block').key}]",
+            "trial   1  COMPLETED         25 tokens/s  step 1.30 s   peak 12.0 MiB   MATCH     block @2x1  "
+            f"[{policy('block').key}]",
         ),
         (
             trial(12, tokens_per_second=None),
-            f"trial  12  COMPLETED          2 samples/s    26.0 MiB  MATCH     none @2x1  [{policy().key}]  "
-            "(its peak is 30.0% over the cap)",
+            "trial  12  COMPLETED          2 samples/s  step 1.00 s   peak 26.0 MiB   MATCH     none @2x1  "
+            f"[{policy().key}]  (its peak is 30.0% over the cap)",
         ),
         (
             failure(3, TrialStatus.OUT_OF_MEMORY, "no room for [2, 3]", "mlp"),
@@ -40,8 +43,8 @@ def line(result: TrialResult) -> str:
         ),
         (
             trial(4, "mlp", verification=Verification(verdict=Verdict.MISMATCH, reason="grad differs")),
-            f"trial   4  COMPLETED         29 tokens/s    18.0 MiB  MISMATCH  mlp @2x1  [{policy('mlp').key}]  "
-            "(it trains another model: grad differs)",
+            "trial   4  COMPLETED         29 tokens/s  step 1.12 s   peak 18.0 MiB   MISMATCH  mlp @2x1  "
+            f"[{policy('mlp').key}]  (it trains another model: grad differs)",
         ),
     ],
     ids=["feasible", "over the cap", "out of memory", "mismatch"],
@@ -50,10 +53,31 @@ def test_one_line_says_what_became_of_a_trial(result: TrialResult, text: str) ->
     assert line(result) == text
 
 
+def test_what_was_predicted_stands_behind_what_was_measured() -> None:
+    assert line(trial(1, "block", prediction=PREDICTION)) == (
+        "trial   1  COMPLETED         25 tokens/s  step 1.30 s (predicted 1.26 +-0.03)  "
+        f"peak 12.0 MiB (predicted 12.1)    MATCH     block @2x1  [{policy('block').key}]"
+    )
+
+
+def test_lines_of_a_study_that_predicts_stand_below_one_another() -> None:
+    """The time of the first trials is not predicted yet."""
+    only_peak = Prediction(peak_memory_bytes=26 * MIB)
+    lines = [line(trial(0, prediction=only_peak)), line(trial(1, "block", prediction=PREDICTION))]
+    for column in ("peak ", "MATCH "):
+        assert len({text.index(column) for text in lines}) == 1, column
+    assert "step 1.00 s " in lines[0]
+    assert lines[0].count("predicted") == 1
+
+
+def test_nothing_is_said_of_predictions_where_there_are_none() -> None:
+    assert "predicted" not in line(trial(0))
+
+
 def test_plain_output_is_one_line_per_trial_however_long() -> None:
     output = io.StringIO()
     long = failure(0, TrialStatus.FAILED, "h.0: [red]shapes[/red] differ, " * 20)
-    with PlainProgress(Console(file=output, width=40)) as progress:
+    with PlainProgress(Console(file=output, width=40), results=lambda: results_of(long)) as progress:
         progress.started(0, long.policy)
         progress.finished(long, OBJECTIVE.score(long))
     assert output.getvalue() == line(long) + "\n"
@@ -104,7 +128,17 @@ def test_the_view_shows_the_best_and_the_front() -> None:
     assert lines[0].startswith("3/10 trials done, 0 running")
     assert lines[1] == "  best so far: trial 2, mlp @2x1, 29 tokens/s"
     assert lines[2] == "Pareto front so far"
+    assert lines[3].split() == ["trial", "speed", "step", "peak", "policy"]
     assert [row.split()[0] for row in lines[4:]] == ["2", "1"]
+
+
+def test_the_front_shows_what_was_predicted_as_well() -> None:
+    shown = Shown()
+    with shown.progress:
+        shown.finish(trial(0, "block", prediction=PREDICTION))
+        row = shown.lines()[-1]
+    assert " 1.30 s (predicted 1.26 +-0.03) " in row
+    assert " 12.0 MiB (predicted 12.1) " in row
 
 
 def test_a_resumed_study_begins_where_it_was() -> None:
@@ -138,17 +172,17 @@ def _threads_that_take_turns_quickly() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_threads_that_take_turns_quickly")
 def test_the_view_can_be_drawn_while_trials_come_and_go() -> None:
-    shown = Shown()
+    lost = [failure(number, TrialStatus.CANCELLED, "no") for number in range(50)]
+    results = results_of(*lost)
+    shown = Shown(results=lambda: results)
     stop = threading.Event()
 
     def come_and_go() -> None:
-        number = 0
         while not stop.is_set():
-            for started in range(number, number + 50):
-                shown.progress.started(started, policy())
-            for ended in range(number, number + 50):
-                shown.progress.finished(failure(ended, TrialStatus.CANCELLED, "no"), Score(None, None, True, "no"))
-            number += 50
+            for result in lost:
+                shown.progress.started(result.trial_number, policy())
+            for result in lost:
+                shown.progress.finished(result, Score(None, None, True, "no"))
 
     thread = threading.Thread(target=come_and_go)
     thread.start()

@@ -16,7 +16,7 @@ from simulation import MIB, failure, policy, results_of, trial
 
 from mlflow_config.recorder import StudyRecorder
 from mlflow_config.settings import tracking_settings
-from runners.trial import TrialResult, TrialStatus, Verdict, Verification
+from runners.trial import Prediction, TrialResult, TrialStatus, Verdict, Verification
 from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy, Region, policy_from_dict
 from tuner.objective import Objective
 from tuner.recording import MlflowListener
@@ -115,6 +115,22 @@ def test_a_trial_has_the_names_of_results_json(study: Study, runs: Runs) -> None
         "is_best": "true",
         "node": "node-1",
     }
+
+
+def test_predictions_and_their_errors_can_be_sorted_by(study: Study, runs: Runs) -> None:
+    prediction = Prediction(peak_memory_bytes=13 * MIB, time=0.84, time_deviation=0.02)
+    study.run(trial(0, "block", prediction=prediction))
+    metrics = {name: value for name, value in runs()["0"].data.metrics.items() if name.startswith("predicted")}
+    # Measured were 12 MiB and 1.3 s, with 1.5 s for the reference.
+    assert metrics == pytest.approx(
+        {
+            "predicted_peak_memory_bytes": 13 * MIB,
+            "predicted_step_time_s": 1.26,
+            "predicted_step_time_spread_s": 0.03,
+            "predicted_peak_memory_relative_error": 1 / 12,
+            "predicted_step_time_relative_error": 1.26 / 1.3 - 1,
+        }
+    )
 
 
 def test_what_was_not_measured_is_not_there(study: Study, runs: Runs) -> None:

@@ -5,7 +5,7 @@ import re
 import pytest
 from simulation import ENVIRONMENT, INSPECTION, failure, results_of, trial
 
-from runners.trial import TrialStatus
+from runners.trial import Prediction, TrialStatus
 from tuner.report import front_html, front_trials, report_html
 from tuner.results import StudyResults
 from tuner.summary import summarize
@@ -67,3 +67,18 @@ def test_pages_open_without_a_network(results: StudyResults) -> None:
 def test_a_study_without_trials_has_a_report() -> None:
     page = words(report_html(results_of(), summarize(results_of())))
     assert "No trial has finished yet." in page
+
+
+def test_predictions_stand_beside_each_trial_and_their_errors_below() -> None:
+    prediction = Prediction(peak_memory_bytes=25 * 2**20, time=0.6, time_deviation=0.04)
+    results = results_of(trial(0, prediction=prediction), trial(1, "block"))
+    page = words(report_html(results, summarize(results)))
+    assert "1.00 s 0.90 +-0.06 26.0 MiB 25.0 MATCH" in page
+    assert "1.30 s 12.0 MiB MATCH" in page, "nothing is shown where nothing was predicted"
+    assert "predicted trials median error largest error within the 90 % interval" in page
+    assert "peak memory 1 3.85% 3.85%" in page
+    assert "step time 1 10.00% 10.00% 0 of 1" in page
+
+
+def test_a_study_that_predicts_nothing_has_no_table_of_errors(results: StudyResults) -> None:
+    assert "Predicted and measured" not in words(report_html(results, summarize(results)))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation import MIB, failure, policy, results_of, trial
 
-from runners.trial import TrialResult, TrialStatus, Verdict, Verification
+from runners.trial import Prediction, TrialResult, TrialStatus, Verdict, Verification
 from search_spaces.policy import policy_from_dict
 from tuner.objective import Objective
 from tuner.results import ResultsError, StudyResults, read_results
@@ -227,3 +227,34 @@ def test_entries_of_later_releases_are_passed_over(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     file.write_text(broken(insight={"why": "because"}))
     assert read_results(file) == results_of(trial(0), trial(1, "block"))
+
+
+def predicted(time: float | None, **changes: Any) -> TrialResult:
+    return trial(0, prediction=Prediction(peak_memory_bytes=7, time=time, time_deviation=0.1), **changes)
+
+
+def test_a_predicted_time_is_in_seconds_of_the_reference_beside_the_trial() -> None:
+    (said,) = as_json(results_of(predicted(0.6, reference_step_time_s=2.0)))["trials"]
+    assert said["predicted_peak_memory_bytes"] == 7
+    assert (said["predicted_step_time_s"], said["predicted_step_time_spread_s"]) == pytest.approx((1.2, 0.2))
+
+
+def test_without_a_reference_a_predicted_time_is_that_of_the_samples_of_a_step() -> None:
+    objective = Objective(memory_cap_bytes=20 * MIB, has_reference=False)
+    (said,) = as_json(results_of(predicted(0.6), objective=objective))["trials"]
+    assert (said["predicted_step_time_s"], said["predicted_step_time_spread_s"]) == pytest.approx((1.2, 0.2))
+
+
+@pytest.mark.parametrize("changes", [{"time": None}, {"time": 0.6, "reference_step_time_s": None}])
+def test_a_time_that_cannot_be_said_in_seconds_is_null(changes: dict[str, Any]) -> None:
+    (said,) = as_json(results_of(predicted(**changes)))["trials"]
+    assert (said["predicted_step_time_s"], said["predicted_step_time_spread_s"]) == (None, None)
+
+
+def test_files_of_before_spreads_were_predicted_are_read(tmp_path: Path) -> None:
+    data = as_json(results_of(trial(0)))
+    for record in (data["baseline"], *data["trials"]):
+        del record["predicted_step_time_spread_s"]
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps(data))
+    assert read_results(file).trials[0].predicted_step_time_spread_s is None

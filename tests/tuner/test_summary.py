@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from simulation import MIB, failure, results_of, trial
 
-from runners.trial import TrialResult, TrialStatus, Verdict, Verification
+from runners.trial import Prediction, TrialResult, TrialStatus, Verdict, Verification
 from search_spaces.policy import BatchShape, RecomputePolicy
 from tuner.objective import Objective
 from tuner.speed_ratio import Playoff, Ratio
@@ -222,3 +222,26 @@ def test_no_spread_is_made_up() -> None:
     (record,) = results_of(failure(0, TrialStatus.FAILED, "no")).trials
     assert spread_ratio(record) is None
     assert speed_against(results_of(trial(0)), results_of(trial(0)).trials[0], None) is None
+
+
+def predicted(peak_ratio: float, time_s: float | None = None) -> Prediction:
+    """Of the plain trial, which has 26 MiB and takes 1 s beside a reference of 1.5 s."""
+    time = None if time_s is None else time_s / 1.5
+    return Prediction(peak_memory_bytes=round(26 * MIB * peak_ratio), time=time, time_deviation=0.02)
+
+
+def test_how_wrong_predictions_were_is_said_last() -> None:
+    trials = [trial(0, prediction=predicted(1.01)), trial(1, prediction=predicted(1.02, 0.98))]
+    assert sentences(*trials, trial(2, prediction=predicted(0.97, 1.10)))[-1] == (
+        "Predictions were off: peaks by 2.00% in the median, 3.00% at most (3 trials); step times by 6.00% in the "
+        "median, 10.00% at most (2 trials), 1 of 2 within the 90 % interval."
+    )
+
+
+def test_before_any_time_was_predicted_only_peaks_are_judged() -> None:
+    said = sentences(trial(0, prediction=predicted(1.0)))
+    assert said[-1] == "Predictions were off: peaks by 0.00% in the median, 0.00% at most (1 trial)."
+
+
+def test_a_study_that_predicts_nothing_says_nothing_of_predictions() -> None:
+    assert "redict" not in " ".join(sentences(trial(0), trial(1, "block")))

@@ -3,7 +3,7 @@ from __future__ import annotations
 from rich.console import Console, RenderableType
 from simulation import MIB, failure, results_of, trial
 
-from runners.trial import TrialResult, TrialStatus
+from runners.trial import Prediction, TrialResult, TrialStatus
 from tuner.results import StudyResults
 from tuner.speed_ratio import Playoff
 from tuner.summary import summarize
@@ -72,9 +72,9 @@ def test_every_trial_with_what_became_of_it() -> None:
         trial(0), trial(1, "block"), failure(2, TrialStatus.FAILED, "h.0: shapes [2, 3] differ", "mlp")
     )
     assert rows(trials_table(results))[1:] == [
-        ["0", "COMPLETED", "none @2x1", "32", "26.0 MiB", "MATCH", "its peak is 30.0% over the cap"],
-        ["1", "COMPLETED", "block @2x1", "25", "12.0 MiB", "MATCH", ""],
-        ["2", "FAILED", "mlp @2x1", "", "", "", "failed: h.0: shapes [2, 3] differ"],
+        ["0", "COMPLETED", "none @2x1", "32", "1.00 s", "26.0 MiB", "MATCH", "its peak is 30.0% over the cap"],
+        ["1", "COMPLETED", "block @2x1", "25", "1.30 s", "12.0 MiB", "MATCH", ""],
+        ["2", "FAILED", "mlp @2x1", "", "", "", "", "failed: h.0: shapes [2, 3] differ"],
     ]
 
 
@@ -82,3 +82,14 @@ def test_a_narrow_terminal_still_shows_every_trial() -> None:
     results = results_of(trial(0), trial(1, "block"), trial(2, "none", 1))
     table = rows(front_table(results, summarize(results)), width=80)
     assert [row[0] for row in table if row[0].isdigit()] == ["0", "1", "2"]
+
+
+def test_predictions_stand_beside_what_was_measured() -> None:
+    prediction = Prediction(peak_memory_bytes=25 * MIB, time=0.6, time_deviation=0.04)
+    lost = failure(2, TrialStatus.FAILED, "shapes differ", "mlp").model_copy(update={"prediction": prediction})
+    results = results_of(trial(0, prediction=prediction), trial(1, "block"), lost)
+    head, first, second, third = rows(trials_table(results))
+    assert head[4:8] == ["step", "predicted", "peak", "predicted"]
+    assert first[4:8] == ["1.00 s", "0.90 +-0.06", "26.0 MiB", "25.0"]
+    assert second[4:8] == ["1.30 s", "", "12.0 MiB", ""]
+    assert third[4:8] == ["", "", "", "25.0 MiB"]

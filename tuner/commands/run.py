@@ -41,7 +41,7 @@ def run_command(search_file: Path, *, resume: bool, as_json: bool) -> int:
 def _progress_maker(config: SearchConfig) -> Callable[[Callable[[], StudyResults], Callable[[], float]], Progress]:
     def make(results: Callable[[], StudyResults], elapsed_s: Callable[[], float]) -> Progress:
         if not err_console.is_terminal:
-            return PlainProgress(err_console)
+            return PlainProgress(err_console, results=results)
         return LiveProgress(
             err_console,
             results=results,
