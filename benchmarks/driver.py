@@ -44,8 +44,9 @@ from tuner.config_file import load_search_file
 from tuner.objective import Score
 from tuner.progress import PlainProgress
 from tuner.recording import MlflowListener
-from tuner.results import ResultsLedger
+from tuner.results import ResultsLedger, StudyResults
 from tuner.sampling.policy_study import PolicyStudy
+from tuner.search import SearchListener
 from tuner.study_session import Outcome, run_study
 
 MIB = 2**20
@@ -155,7 +156,7 @@ class Meter:
     """
 
     sample_every: int
-    screen: PlainProgress
+    screen: SearchListener | None = None
     starts: list[Lap] = field(default_factory=list)
     ends: list[Lap] = field(default_factory=list)
     parts: dict[str, list[Lap]] = field(default_factory=dict)
@@ -177,11 +178,13 @@ class Meter:
         """The loop is over."""
 
     def started(self, trial_number: int, policy: RecomputePolicy) -> None:
-        self.screen.started(trial_number, policy)
+        if self.screen is not None:
+            self.screen.started(trial_number, policy)
         self.starts.append(self._stopwatch.lap())
 
     def finished(self, result: TrialResult, score: Score) -> None:
-        self.screen.finished(result, score)
+        if self.screen is not None:
+            self.screen.finished(result, score)
         self.ends.append(self._stopwatch.lap())
         if len(self.ends) % self.sample_every == 0:
             self._sample()
@@ -260,8 +263,13 @@ def write_search(folder: Path, *, num_trials: int, sampler: str) -> Path:
 def run(file: Path, meter: Meter, *, num_workers: int, resume: bool) -> Outcome:
     """One session of the study."""
     runner = ClockedRunner(meter, capacity=num_workers)
-    with clocked(meter.parts):
-        return run_study(load_search_file(file), runner, resume=resume, make_progress=lambda results, elapsed_s: meter)
+    with clocked(meter.parts), open(os.devnull, "w") as nowhere:
+
+        def make_progress(results: Callable[[], StudyResults], elapsed_s: Callable[[], float]) -> Meter:
+            meter.screen = PlainProgress(Console(file=nowhere), results=results)
+            return meter
+
+        return run_study(load_search_file(file), runner, resume=resume, make_progress=make_progress)
 
 
 def per_trial(meter: Meter) -> list[Lap]:
@@ -330,13 +338,12 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, help="SVG file to write")
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
-    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
-        screen = PlainProgress(Console(file=nowhere))
+    with tempfile.TemporaryDirectory() as folder:
         file = write_search(Path(folder), num_trials=options.trials, sampler=options.sampler)
-        meter = Meter(max(1, options.trials // 5), screen)
+        meter = Meter(max(1, options.trials // 5))
         outcome = run(file, meter, num_workers=options.workers, resume=False)
         watch = Stopwatch()
-        run(file, Meter(options.trials, screen), num_workers=options.workers, resume=True)
+        run(file, Meter(options.trials), num_workers=options.workers, resume=True)
         resume = watch.lap()
     print(
         f"{len(outcome.results.trials):,} trials, {options.workers:,} workers, sampler {options.sampler}; Python "

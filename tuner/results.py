@@ -138,6 +138,9 @@ class StudyResults(_Record):
         return self
 
     def trial(self, number: int) -> TrialRecord | None:
+        # Trials stand in order of number, mostly without a gap.
+        if 0 <= number < len(self.trials) and self.trials[number].number == number:
+            return self.trials[number]
         return next((trial for trial in self.trials if trial.number == number), None)
 
     def best_trial(self) -> TrialRecord | None:

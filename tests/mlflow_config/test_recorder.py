@@ -69,6 +69,7 @@ def test_study_has_one_run_with_its_trials_nested_in_it(
     (parent,) = _runs(settings, f"tags.{names.STUDY_ID} = 'id-1'")
     assert (parent.info.run_name, parent.info.status) == ("a-study", "FINISHED")
     children = _runs(settings, f"tags.mlflow.parentRunId = '{parent.info.run_id}'")
+    children.sort(key=lambda run: str(run.info.run_name))  # both may begin in one millisecond
     assert [(run.info.run_name, run.info.status) for run in children] == [
         ("0: block @2x4", "FINISHED"),
         ("1: block @2x4", "FAILED"),

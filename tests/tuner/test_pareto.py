@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from runners.trial import TrialResult, TrialStatus, Verdict, Verification
 from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy, Region
 from tuner.objective import Objective
-from tuner.pareto import compare, complexity, find_winner, front_with_winner, pareto_front
+from tuner.pareto import Standings, compare, complexity, find_winner, front_with_winner, pareto_front
 from tuner.speed_ratio import Playoff
 
 OBJECTIVE = Objective(memory_cap_bytes=1000)
@@ -207,3 +207,40 @@ def test_winner_of_a_tie_stands_on_the_front() -> None:
     assert winner is not None
     assert winner.result.trial_number == 0
     assert [r.trial_number for r in front] == [1, 0]
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[TrialResult]:
+    """Results in order of their end: ties, equal points, some without relative speed, unproven or over the cap."""
+    points = st.tuples(
+        st.sampled_from([0.5, 0.8, 0.9, 0.93, 1.0, 1.02]),
+        st.integers(1, 11).map(lambda n: n * 100),
+        st.sampled_from([0.0, 0.01, 0.05, None]),
+        st.sampled_from([{}, {}, {}, {"relative_speed": None}, {"relative_speed": math.nan}, {"verification": None}]),
+        st.sampled_from([policy(), policy(Region(0, 11, "block")), policy(Region(0, 3, "mlp"))]),
+    )
+    drawn = draw(st.lists(points, max_size=14))
+    results = [
+        measured(number, speed, peak, spread, **{"policy": placed, **changes})
+        for number, (speed, peak, spread, changes, placed) in enumerate(drawn)
+    ]
+    return draw(st.permutations(results))
+
+
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(stream=streams())
+def test_standings_say_after_each_result_what_a_look_at_all_of_them_says(stream: list[TrialResult]) -> None:
+    standings = Standings(OBJECTIVE)
+    for count, result in enumerate(stream, start=1):
+        standings.add(result)
+        assert standings.front_with_winner() == front_with_winner(stream[:count], OBJECTIVE)
+
+
+def test_standings_take_a_playoffs_word() -> None:
+    results = [measured(0, 1.0, 100), measured(1, 0.9, 200)]
+    standings = Standings(OBJECTIVE)
+    for result in results:
+        standings.add(result)
+    playoff = Playoff(trials=(0, 1), step_times_s=((2.0, 2.0, 2.0), (1.0, 1.0, 1.0)))
+    assert standings.front_with_winner(playoff) == front_with_winner(results, OBJECTIVE, playoff)
+    assert standings.front_with_winner() == front_with_winner(results, OBJECTIVE)
