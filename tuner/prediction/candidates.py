@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -35,10 +36,17 @@ class Candidates:
     def times(self, weights: TimeWeights) -> FloatArray:
         """Of all candidates under one set of weights, shape (num_candidates,)."""
         times = np.empty(len(self))
-        for batch_index in np.unique(self.batch_indices):
-            rows = self.batch_indices == batch_index
-            times[rows] = weights.times(int(batch_index), self.features.shares[rows], self.features.tilts[rows])
+        for batch_index, rows, shares, tilts in self._by_batch:
+            times[rows] = weights.times(batch_index, shares, tilts)
         return times
+
+    @cached_property
+    def _by_batch(self) -> list[tuple[int, IntArray, FloatArray, FloatArray]]:
+        groups = []
+        for batch_index in np.unique(self.batch_indices):
+            rows = np.flatnonzero(self.batch_indices == batch_index)
+            groups.append((int(batch_index), rows, self.features.shares[rows], self.features.tilts[rows]))
+        return groups
 
 
 class CandidateSource(Protocol):
@@ -55,19 +63,27 @@ class CandidateSource(Protocol):
         """
 
 
+def listed(policies: Sequence[RecomputePolicy], peaks_bytes: FloatArray, features: PlacementFeatures) -> Candidates:
+    """The policies as candidates, in the same order."""
+    of_each = [features.of(policy) for policy in policies]
+    shape = (len(policies), features.num_labels)
+    return Candidates(
+        np.array([features.batch_index(policy) for policy in policies], dtype=np.int64),
+        ListFeatures(
+            np.array([f.shares for f in of_each]).reshape(shape), np.array([f.tilts for f in of_each]).reshape(shape)
+        ),
+        peaks_bytes,
+        policies.__getitem__,
+    )
+
+
 class ListedCandidates:
     """A fixed list of policies whose peaks are known."""
 
     def __init__(
         self, policies: Sequence[RecomputePolicy], peaks_bytes: FloatArray, features: PlacementFeatures
     ) -> None:
-        of_each = [features.of(policy) for policy in policies]
-        self._candidates = Candidates(
-            np.array([features.batch_index(policy) for policy in policies], dtype=np.int64),
-            ListFeatures(np.array([f.shares for f in of_each]), np.array([f.tilts for f in of_each])),
-            peaks_bytes,
-            policies.__getitem__,
-        )
+        self._candidates = listed(policies, peaks_bytes, features)
 
     def candidates(self, weights: Sequence[TimeWeights], cap_bytes: float) -> Candidates:
         return self._candidates

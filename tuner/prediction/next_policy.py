@@ -15,7 +15,7 @@ import numpy as np
 
 from runners.trial import TrialStatus, Verdict
 from search_spaces.policy import RecomputePolicy
-from tuner.prediction.candidates import Candidates, CandidateSource
+from tuner.prediction.candidates import Candidates, CandidateSource, listed
 from tuner.prediction.front_filling import BoolArray, plan_filling
 from tuner.prediction.peak_correction import PeakCorrection, PeakPair
 from tuner.prediction.placement_features import FloatArray, IntArray, PlacementFeatures
@@ -30,7 +30,7 @@ _LEAST_GAIN_PER_NOISE = 0.2
 #: Trials that look for a winner only; after them every other trial fills the front.
 _NUM_WINNER_TRIALS = 12
 #: Share of the predicted front's hypervolume at which the front counts as covered.
-FRONT_GOAL = 0.994
+FRONT_GOAL = 0.997
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,8 @@ class PolicyProposer:
     prior_error: float
     peak_bytes: Callable[[RecomputePolicy], int | None]
     _prior: TimePrior = field(init=False)
+    #: The last model and what it was fitted to: a proposal and its prediction ask for the same one.
+    _fitted: tuple[list[Tried], TimeModel] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         sizes = [batch.micro_batch_size for batch in self.features.batches]
@@ -164,6 +166,11 @@ class PolicyProposer:
 
     def time_model(self, tried: Sequence[Tried]) -> TimeModel:
         """Fitted to what was measured; those in flight are taken to come out as predicted."""
+        if self._fitted is None or self._fitted[0] != list(tried):
+            self._fitted = list(tried), self._fit(tried)
+        return self._fitted[1]
+
+    def _fit(self, tried: Sequence[Tried]) -> TimeModel:
         known = [self._observation(t, t.time, t.standard_error or 0.0) for t in tried if t.time is not None]
         model = TimeModel(self._prior, known)
         pending = [t for t in tried if t.status is None]
@@ -267,26 +274,19 @@ class PolicyProposer:
 class _Measured:
     """Trials whose time was measured, as columns."""
 
-    batch_indices: IntArray
-    shares: FloatArray
-    tilts: FloatArray
+    policies: Candidates
     times: FloatArray
     errors: FloatArray
-    peaks_bytes: FloatArray
     is_feasible: BoolArray
 
     @classmethod
     def of(cls, features: PlacementFeatures, tried: Sequence[Tried]) -> _Measured:
         known = [trial for trial in tried if trial.time is not None]
-        of_each = [features.of(trial.policy) for trial in known]
-        empty = np.zeros((0, features.num_labels))
+        peaks = np.array([trial.peak_bytes or 0 for trial in known], dtype=np.float64)
         return cls(
-            np.array([features.batch_index(trial.policy) for trial in known], dtype=np.int64),
-            np.array([f.shares for f in of_each]) if known else empty,
-            np.array([f.tilts for f in of_each]) if known else empty,
+            listed([trial.policy for trial in known], peaks, features),
             np.array([trial.time for trial in known], dtype=np.float64),
             np.array([trial.standard_error or 0.0 for trial in known]),
-            np.array([trial.peak_bytes or 0 for trial in known], dtype=np.float64),
             np.array([trial.is_feasible for trial in known], dtype=np.bool_),
         )
 
@@ -299,7 +299,7 @@ class _Measured:
         return float(np.median(self.errors / self.times)) if len(self.times) else 0.0
 
     def feasible_peaks(self) -> FloatArray:
-        return self.peaks_bytes[self.is_feasible]
+        return self.policies.peaks_bytes[self.is_feasible]
 
 
 class _Times:
@@ -319,18 +319,10 @@ class _Times:
     ) -> None:
         self._measured = measured
         by_draw = np.array([candidates.times(draw)[rows] for draw in draws])
+        fitted = np.array([measured.policies.times(draw) for draw in draws])
         self.mean: FloatArray = by_draw.mean(axis=0)
         lack = np.array([draw.lack_of_fit for draw in draws])[:, None]
         self._candidates = by_draw * (1 + lack * generator.standard_normal(by_draw.shape))
-        fitted = np.array(
-            [
-                [
-                    draw.times(int(b), measured.shares[i : i + 1], measured.tilts[i : i + 1])[0]
-                    for i, b in enumerate(measured.batch_indices)
-                ]
-                for draw in draws
-            ]
-        ).reshape(len(draws), len(measured.times))
         # A measured trial's true time lies between its fitted and its measured one, by how sure either is.
         misfit, noise = (lack * fitted) ** 2, measured.errors[None, :] ** 2
         trust = misfit / np.maximum(misfit + noise, 1e-300)

@@ -13,7 +13,7 @@ measured. Where little was measured the settings disagree, and the intervals are
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -24,18 +24,18 @@ from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from tuner.prediction.placement_features import FloatArray
 
 #: Lack of fit, relative to the step time, and the prior weight of each value.
-_LACK_OF_FIT = {0.003: 0.25, 0.01: 0.35, 0.02: 0.25, 0.05: 0.15}
+_LACK_OF_FIT = {0.001: 0.2, 0.003: 0.25, 0.01: 0.3, 0.02: 0.15, 0.05: 0.1}
 #: Standard deviation of a price between micro-batch sizes, relative to the price (plus a fifth of a plain step).
-_DEVIATION = (0.02, 0.08)
+_DEVIATION = (0.01, 0.05)
 #: Standard deviation of the tilt of a price along the list, in plain steps.
-_TILT = (0.005, 0.04)
+_TILT = (0.001, 0.02)
 #: Standard deviations of the bases, relative to a plain step: of all together, between sizes an octave and more apart,
 #: and of each size on its own.
-_BASE_COMMON, _BASE_SMOOTH, _BASE_OWN = 0.3, 0.25, 0.04
+_BASE_COMMON, _BASE_SMOOTH, _BASE_OWN = 0.3, 0.15, 0.03
 #: Octaves of micro-batch size over which bases stay alike.
 _BASE_LENGTH_OCTAVES = 3.0
 #: Standard deviation of a price around its prior mean: a share of it, and a floor for operations that have no FLOPs.
-_PRICE_RELATIVE, _PRICE_FLOOR = 0.5, 0.02
+_PRICE_RELATIVE, _PRICE_FLOOR = 0.3, 0.01
 #: Settings with less weight than this are passed over.
 _LEAST_WEIGHT = 1e-4
 
@@ -81,6 +81,14 @@ class TimeWeights:
         return times
 
 
+@dataclass(frozen=True)
+class _PriorSetting:
+    """The prior under one setting of deviation and tilt: the inverse of its covariance, and the covariance's size."""
+
+    precision: FloatArray
+    half_log_determinant: float
+
+
 class TimePrior:
     """What is known before anything was measured.
 
@@ -106,7 +114,22 @@ class TimePrior:
         rest = np.zeros(self.num_batches * self.num_labels + self.num_labels)
         return np.concatenate([np.ones(self.num_batches), self.price_means, rest])
 
-    def covariance(self, deviation: float, tilt: float) -> FloatArray:
+    @cached_property
+    def settings(self) -> tuple[tuple[float, float, _PriorSetting], ...]:
+        """Lack of fit, logarithm of the weight, and the prior, for each setting that is fitted."""
+        settings = []
+        for deviation, tilt in product(_DEVIATION, _TILT):
+            factor = cho_factor(self._covariance(deviation, tilt), lower=True)
+            precision = cho_solve(factor, np.eye(self.num_weights))
+            prior = _PriorSetting(precision, float(np.log(np.diag(factor[0])).sum()))
+            settings += [(lack, math.log(weight), prior) for lack, weight in _LACK_OF_FIT.items()]
+        return tuple(settings)
+
+    @property
+    def num_weights(self) -> int:
+        return self.num_batches + self.num_labels * (self.num_batches + 2)
+
+    def _covariance(self, deviation: float, tilt: float) -> FloatArray:
         """Of all weights, shape (num_weights, num_weights)."""
         deviations = (deviation * (0.2 + self.price_means)) ** 2
         variances = np.concatenate(
@@ -132,7 +155,7 @@ class TimePrior:
         batch = np.asarray(batch_indices, dtype=np.intp)
         in_batch = np.eye(self.num_batches)[batch]
         scaled = shares * base[batch][:, None]
-        deviations = (in_batch[:, :, None] * scaled[:, None, :]).reshape(len(batch), -1)
+        deviations = (in_batch[:, :, None] * scaled[:, None, :]).reshape(len(batch), self.num_batches * self.num_labels)
         return np.hstack([in_batch, scaled, deviations, tilts * base[batch][:, None]])
 
 
@@ -146,7 +169,7 @@ class _Setting:
     def __init__(
         self,
         prior_mean: FloatArray,
-        prior_covariance: FloatArray,
+        prior: _PriorSetting,
         design: FloatArray,
         times: FloatArray,
         variances: FloatArray,
@@ -155,27 +178,28 @@ class _Setting:
         self.lack_of_fit = lack_of_fit
         noise = variances + (lack_of_fit * times) ** 2
         residual = times - design @ prior_mean
-        prior_factor = cho_factor(prior_covariance, lower=True)
-        precision = cho_solve(prior_factor, np.eye(len(prior_mean))) + design.T @ (design / noise[:, None])
-        self._factor = cho_factor(precision, lower=True)
+        precision = prior.precision + design.T @ (design / noise[:, None])
+        self._factor = cho_factor(precision, lower=True, check_finite=False)
         pull = design.T @ (residual / noise)
-        step = cho_solve(self._factor, pull)
+        step = cho_solve(self._factor, pull, check_finite=False)
         self.mean: FloatArray = prior_mean + step
         self.log_evidence = float(
             -0.5 * ((residual**2 / noise).sum() - pull @ step)
             - 0.5 * np.log(noise).sum()
             - np.log(np.diag(self._factor[0])).sum()
-            - np.log(np.diag(prior_factor[0])).sum()
+            - prior.half_log_determinant
         )
 
     @cached_property
     def covariance(self) -> FloatArray:
-        covariance: FloatArray = cho_solve(self._factor, np.eye(len(self.mean)))
+        covariance: FloatArray = cho_solve(self._factor, np.eye(len(self.mean)), check_finite=False)
         return covariance
 
     def draw(self, standard_normal: FloatArray) -> FloatArray:
         """A set of weights from as many standard normal numbers."""
-        drawn: FloatArray = self.mean + solve_triangular(self._factor[0], standard_normal, lower=True, trans="T")
+        drawn: FloatArray = self.mean + solve_triangular(
+            self._factor[0], standard_normal, lower=True, trans="T", check_finite=False
+        )
         return drawn
 
 
@@ -215,8 +239,8 @@ class TimeModel:
         prior = self._prior
         design = prior.design(self._base, batches, shares, tilts)
         settings, evidence = [], []
-        for lack, log_prior, deviation, tilt in _settings():
-            setting = _Setting(prior.mean(), prior.covariance(deviation, tilt), design, times, variances, lack)
+        for lack, log_prior, prior_setting in prior.settings:
+            setting = _Setting(prior.mean(), prior_setting, design, times, variances, lack)
             settings.append(setting)
             evidence.append(log_prior + setting.log_evidence)
         weights = np.exp(np.array(evidence) - max(evidence))
@@ -271,9 +295,3 @@ class TimeModel:
             tilts=tilts * scale,
             lack_of_fit=lack_of_fit,
         )
-
-
-def _settings() -> Iterator[tuple[float, float, float, float]]:
-    """Lack of fit, logarithm of its prior weight, deviation, tilt."""
-    for (lack, weight), deviation, tilt in product(_LACK_OF_FIT.items(), _DEVIATION, _TILT):
-        yield lack, math.log(weight), deviation, tilt

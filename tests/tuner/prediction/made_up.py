@@ -16,6 +16,9 @@ from tuner.prediction.time_model import TimeWeights
 
 MIB = 2**20
 UNITS = (("attention", "attn"), ("mlp", "mlp"))
+#: Of one block, and the share of it that each action runs again.
+FORWARD_FLOPS = 1_000_000
+REBUILT_SHARES = {NONE: 0.0, "attention": 0.3, "mlp": 0.4, "attention+mlp": 0.7, BLOCK: 0.95, SEGMENT: 0.95}
 ACTIONS = ("none", "attention", "mlp", "attention+mlp", "block", "segment")
 
 
@@ -94,14 +97,9 @@ def _cells_of_class(kind: int, some: object) -> list[Cell]:
     for action, share in kept_shares.items():
         kept = int(inner * share)
         rebuilt = inner - kept
-        cells.append(
-            Cell(
-                (kind,),
-                action,
-                Stretch(kept, kept + some(1, 6)),
-                Stretch(gradient - kept, rebuilt + some(2, 9)),
-            )
-        )
+        forward = Stretch(kept, kept + some(1, 6), FORWARD_FLOPS)
+        flops = int((2 + REBUILT_SHARES[action]) * FORWARD_FLOPS)
+        cells.append(Cell((kind,), action, forward, Stretch(gradient - kept, rebuilt + some(2, 9), flops)))
     return cells
 
 
@@ -109,7 +107,9 @@ def _segment(classes: tuple[int, ...], plain: list[Cell], boundary: int) -> Cell
     inner = sum(cell.forward.delta_bytes for cell in plain)
     gradients = sum(cell.forward.delta_bytes + cell.backward.delta_bytes for cell in plain)
     rise = max(cell.forward.rise_bytes for cell in plain)
-    return Cell(classes, SEGMENT, Stretch(boundary, boundary + rise), Stretch(gradients - boundary, inner + rise))
+    forward = Stretch(boundary, boundary + rise, len(plain) * FORWARD_FLOPS)
+    flops = int(len(plain) * (2 + REBUILT_SHARES[SEGMENT]) * FORWARD_FLOPS)
+    return Cell(classes, SEGMENT, forward, Stretch(gradients - boundary, inner + rise, flops))
 
 
 def made_up_weights(features: PlacementFeatures, seed: int) -> TimeWeights:
