@@ -115,10 +115,10 @@ class RecordedTable:
         row = self._rows.get(policy.canonical())
         if row is None or row.status is not TrialStatus.COMPLETED or row.peak_memory_bytes is None:
             return None
-        time = row.step_time_s
         if self._is_relative and row.relative_speed is not None:
-            time = 1 / row.relative_speed
-        return None if time is None else Actual(time, row.peak_memory_bytes)
+            return Actual(1 / row.relative_speed, row.peak_memory_bytes)
+        assert row.step_time_s is not None, "rows that completed have one"
+        return Actual(row.step_time_s / policy.batch.global_batch_size, row.peak_memory_bytes)
 
     def _price(self, label: Label) -> float:
         """What recomputing a whole list under the label adds in FLOPs, as measured where it was, else a plain guess.

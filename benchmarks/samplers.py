@@ -214,8 +214,8 @@ def _comparison(options: argparse.Namespace) -> Comparison:
         raise UserError(f"--samplers has {unknown[0]}; known are {', '.join(SAMPLERS)}; choose among them")
     if options.update_docs and (options.table or options.device or quick):
         raise UserError(
-            "--update-docs is given with --table, --device or --quick, but the docs show a run over all problems; leave "
-            "out one or the other"
+            "--update-docs is given with --table, --device or --quick, but the docs show a run over all problems; "
+            "leave out one or the other"
         )
     return Comparison(
         problems=(*_tables(options), *_kinds(options)),

@@ -40,8 +40,8 @@ class SearchScore:
             feasible one. Shape (num_trials,).
         covered: Share of the front after each trial; shape (num_trials,).
         num_over_cap: Trials over the cap after the first three.
-        time_errors: Relative errors of predicted times of trials after the first six.
-        in_interval: Whether each of these measurements lay in its 90 % interval.
+        time_errors: Relative errors of the times predicted of trials after the first six, against the true ones.
+        in_interval: Whether what was measured of each of these lay in its 90 % interval.
     """
 
     num_trials: int
@@ -58,7 +58,12 @@ class SearchScore:
 def score_search(trace: SearchTrace, best: Best, cap_bytes: int) -> SearchScore:
     regrets = tuple(time / best.time - 1 for time in _best_so_far(trace.trials))
     covered = tuple(area / best.front for area in _areas(trace.trials, cap_bytes))
-    judged = [t for t in trace.trials[NUM_CALIBRATION_TRIALS:] if t.time is not None and t.predicted_time is not None]
+    judged = [
+        _Judged(trial.predicted_time, trial.predicted_deviation or 0.0, trial.actual.time, trial.time, error)
+        for trial in trace.trials[NUM_CALIBRATION_TRIALS:]
+        if trial.predicted_time is not None and trial.time is not None and trial.actual is not None
+        for error in (trial.standard_error or 0.0,)
+    ]
     return SearchScore(
         num_trials=len(trace.trials),
         stopped_early=trace.stop_code == "no_further_gain",
@@ -67,8 +72,8 @@ def score_search(trace: SearchTrace, best: Best, cap_bytes: int) -> SearchScore:
         regrets=regrets,
         covered=covered,
         num_over_cap=sum(trial.is_over_cap for trial in trace.trials[NUM_FREE_TRIALS:]),
-        time_errors=tuple(abs(_known(t.predicted_time) / _known(t.time) - 1) for t in judged),
-        in_interval=tuple(_is_in_interval(t) for t in judged),
+        time_errors=tuple(abs(each.predicted / each.actual - 1) for each in judged),
+        in_interval=tuple(each.is_in_interval() for each in judged),
     )
 
 
@@ -139,6 +144,20 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered) - 1e-9) - 1)]
 
 
+@dataclass(frozen=True)
+class _Judged:
+    predicted: float
+    deviation: float
+    actual: float
+    measured: float
+    standard_error: float
+
+    def is_in_interval(self) -> bool:
+        """What is predicted is the true time; a measurement strays from it by its own standard error as well."""
+        width = _NINETY_PERCENT * math.hypot(self.deviation, self.standard_error)
+        return abs(self.predicted - self.measured) <= width
+
+
 def _best_so_far(trials: Sequence[TrialTrace]) -> list[float]:
     times = [t.actual.time if t.is_feasible and t.actual is not None else math.inf for t in trials]
     return [float(time) for time in np.minimum.accumulate(times)] if times else []
@@ -154,17 +173,6 @@ def _areas(trials: Sequence[TrialTrace], cap_bytes: int) -> list[float]:
             speeds.append(1 / trial.actual.time)
         areas.append(hypervolume(np.array(peaks), np.array(speeds), cap_bytes))
     return areas
-
-
-def _is_in_interval(trial: TrialTrace) -> bool:
-    """What is predicted is the true time; a measurement strays from it by its own standard error as well."""
-    width = math.hypot(trial.predicted_deviation or 0.0, trial.standard_error or 0.0)
-    return abs(_known(trial.predicted_time) - _known(trial.time)) <= _NINETY_PERCENT * width
-
-
-def _known(value: float | None) -> float:
-    assert value is not None, "trials without were left out"
-    return value
 
 
 def _first(reached: Iterable[bool]) -> int | None:

@@ -17,7 +17,7 @@ class Actual:
     """What a policy really takes.
 
     Attributes:
-        time: Of a step, in a unit that is the same for all policies of a problem.
+        time: One over the speed that the problem's trials are ranked by.
         peak_bytes: What the cap is tested against.
     """
 

@@ -116,7 +116,8 @@ class SyntheticDevice:
         def measure(spec: TrialSpec) -> TrialResult:
             generator = np.random.default_rng([seed, spec.trial_number])
             actual = self.actual(spec.policy)
-            step_time_s = actual.time * float(np.exp(self.kind.noise * generator.standard_normal()))
+            true_s = actual.time * self.kind.global_batch_size
+            step_time_s = true_s * float(np.exp(self.kind.noise * generator.standard_normal()))
             # A standard error is an estimate itself, from a few steps.
             spread_s = self.kind.noise * step_time_s * float(np.exp(0.25 * generator.standard_normal()))
             return TrialResult(
@@ -144,7 +145,7 @@ class SyntheticDevice:
             batches = range(len(self._features.batches))
             fronts = [(index, self._solver.front(index, self._weights)) for index in batches]
             return _Points(
-                np.concatenate([front.times for _, front in fronts]),
+                np.concatenate([front.times for _, front in fronts]) / self.kind.global_batch_size,
                 np.concatenate([self._peaks(index, front.peaks_bytes) for index, front in fronts]),
             )
         candidates = self._solver.candidates([self._weights], np.inf)
@@ -173,8 +174,8 @@ class SyntheticDevice:
         else:
             costs = shares @ prices + tilts @ self._weights.tilts[batch_index]
         strays = self.kind.roughness * _standard_normal(predicted, self._salt)
-        times: FloatArray = (self._weights.base[batch_index] + costs) * np.exp(strays)
-        return times
+        times_s: FloatArray = (self._weights.base[batch_index] + costs) * np.exp(strays)
+        return times_s / self.kind.global_batch_size
 
     def _peaks(self, batch_index: int, predicted: IntArray) -> FloatArray:
         if not self.kind.has_allocator:
