@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mlflow_config.settings import TrackingSettings, tracking_settings
+from runners.local_inspector import LocalInspector
 from runners.ray_runner import RayRunner, RayRunnerOptions
 from runners.trial import DryRunSpec, InspectionSpec, MeasurementSpec, ModelInspection, TrialSpec, WorkloadSpec
 from search_spaces.choices import SearchChoices, every_micro_batch_size
@@ -163,6 +164,11 @@ def ray_runner(config: SearchConfig) -> RayRunner:
             process_per_trial=config.runner.isolation == "process",
         )
     )
+
+
+def local_inspector() -> LocalInspector:
+    """What looks at models without data and without a device."""
+    return LocalInspector()
 
 
 def output_dir(config: SearchConfig) -> Path:

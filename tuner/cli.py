@@ -53,6 +53,30 @@ def check(search_file: SearchFile, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def plan(
+    search_file: SearchFile,
+    study: Annotated[
+        Optional[str],  # noqa: UP045  # typer reads it on 3.10
+        typer.Option("--study", help="An earlier study of the same model, by name or folder: predict seconds."),
+    ] = None,
+    device_memory: Annotated[
+        Optional[str],  # noqa: UP045  # as above
+        typer.Option("--device-memory", help="Of the device that is planned for, for example 80GiB."),
+    ] = None,
+    shard: Annotated[
+        int, typer.Option("--shard", min=1, help="Ranks that share parameters, gradients and optimizer states.")
+    ] = 1,
+    output_dir: OutputDir = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Predict the front without running a step and without the device."""
+    from tuner.commands.plan import PlanOptions, plan_command
+
+    options = PlanOptions(study=study, device_memory=device_memory, num_shards=shard, output_dir=output_dir)
+    end_with(lambda: plan_command(search_file, options, as_json=as_json))
+
+
+@app.command()
 def verify(
     search_file: SearchFile,
     policy: Annotated[Path, typer.Option("--policy", help="The policy.yaml to measure and prove.")],

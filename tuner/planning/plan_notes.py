@@ -1,0 +1,72 @@
+"""What a reader must know of a plan's figures: where they come from and what they leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tuner.planning.plan import Plan, StudyUsed
+
+
+def plan_notes(plan: Plan, *, refusal: str | None, is_for_cpu: bool) -> Iterator[str]:
+    """Complete sentences, in the order of the figures that they are about.
+
+    Args:
+        refusal: Why this model's peaks cannot be added up; None where they can.
+        is_for_cpu: The device is a CPU.
+    """
+    yield _about_peaks(plan, refusal)
+    if not is_for_cpu:
+        yield (
+            "Sizes are those of torch's CPU kernels: on an accelerator attention may keep other tensors, and its "
+            "allocator reserves more than it gives out; leave room for that under the cap."
+        )
+    if plan.num_shards > 1:
+        yield _about_shards(plan.num_shards)
+    yield _about_times(plan)
+    if plan.times_from is not None and plan.times_from.measured_peak_ratios is not None:
+        yield _about_measured_peaks(plan.times_from)
+
+
+def _about_peaks(plan: Plan, refusal: str | None) -> str:
+    if refusal is not None:
+        return (
+            f"Predicted peaks are from a dry run of each placement that is listed, since {refusal}; mixtures are not "
+            "predicted."
+        )
+    error = "" if plan.max_relative_error is None else f" (checked: at most {plan.max_relative_error:.2%} apart)"
+    return f"Predicted peaks are added up from steps on fake tensors, which stand for whole dry runs{error}."
+
+
+def _about_shards(num_shards: int) -> str:
+    return (
+        f"Predicted for one of {num_shards} ranks. Counted: its share of parameters, gradients and optimizer states; "
+        "activations, buffers and inputs whole; the parameters of two neighbouring blocks and the gradients of the "
+        "largest one whole, while they are gathered and reduced. Not counted: padding of shards, the collectives' own "
+        "buffers and time, copies in another precision, and what an allocator adds."
+    )
+
+
+def _about_times(plan: Plan) -> str:
+    if plan.time_unit is None:
+        return "No time is predicted: without traced steps not even the FLOPs of recompute are known."
+    used = plan.times_from
+    if used is None:
+        return (
+            "No time was measured: it is counted in FLOPs of a forward and backward pass without recompute, so "
+            "micro-batch sizes have no known difference in speed. --study NAME takes times from an earlier study of "
+            "this model."
+        )
+    where = "" if used.device is None else f" on {used.device}"
+    return (
+        f"Predicted times are fitted to {used.num_trials} measured trials of study {used.study}{where}, in brackets "
+        "with the 90 % interval; they hold for a machine that is as fast as it was then."
+    )
+
+
+def _about_measured_peaks(used: StudyUsed) -> str:
+    assert used.measured_peak_ratios is not None
+    least, median, most = used.measured_peak_ratios
+    return (
+        f"In that study measured peaks were {median:.3f} times the predicted ones in the median ({least:.3f} to "
+        f"{most:.3f})."
+    )
