@@ -28,6 +28,7 @@ Each run is one study, the runs nested in it are its trials. Open "Views" for al
 _EXPERIMENT_TAGS = {NOTE_TAG: _EXPERIMENT_NOTE, "mlflow.experimentKind": "custom_model_development"}
 #: Tags that move while a study goes on.
 _CHANGING_TAGS = (names.FEASIBLE, names.ON_FRONT, names.IS_BEST)
+_NOTHING: frozenset[str] = frozenset()
 
 
 class RunOutcome(str, enum.Enum):
@@ -155,12 +156,11 @@ class StudyRecorder:
         made.params = {key: value for key, value in made.params.items() if key not in run.param_names}
         self._store.write(run, made)
         self._store.set_status(run, outcome.value, end_time_ms=max(ended_at_ms, run.start_time_ms))
-        if outcome is RunOutcome.KILLED:
-            run = replace(run, param_names=run.param_names | made.params.keys())
-        else:
-            run = replace(run, param_names=frozenset())
+        run = replace(run, param_names=run.param_names | made.params.keys(), tags={**run.tags, **made.tags})
+        is_recorded = outcome is not RunOutcome.KILLED
+        self._trial_runs()[trial_number] = _remembered(run, is_recorded=is_recorded)
+        if is_recorded:
             self._recorded.add(trial_number)
-        self._remember(trial_number, run, made.tags)
 
     def update_trial_tags(self, trial_number: int, tags: Mapping[str, TagValue]) -> None:
         """Sets tags of a trial, for example when the front moved. Tags that are so already cost nothing."""
@@ -171,7 +171,7 @@ class StudyRecorder:
         made.tags = {name: value for name, value in made.tags.items() if run.tags.get(name) != value}
         if made.tags:
             self._store.write(run, made)
-            self._remember(trial_number, run, made.tags)
+            self._trial_runs()[trial_number] = replace(run, tags={**run.tags, **made.tags})
 
     def close_stale_runs(self, reason: str) -> tuple[int, ...]:
         """Ends every trial's run that is still RUNNING, as KILLED with the reason, and answers their numbers.
@@ -259,11 +259,6 @@ class StudyRecorder:
         trials[trial_number] = run
         return run
 
-    def _remember(self, trial_number: int, run: StoredRun, tags: Mapping[str, str]) -> None:
-        """Keeps of a recorded run what an update must know, so that memory stays flat over thousands of trials."""
-        known = {name: value for name, value in {**run.tags, **tags}.items() if name in _CHANGING_TAGS}
-        self._trial_runs()[trial_number] = replace(run, tags=known)
-
     def _trial_runs(self) -> dict[int, StoredRun]:
         if self._trials is None:
             trials: dict[int, StoredRun] = {}
@@ -271,7 +266,7 @@ class StudyRecorder:
             for trial_number, run in self._read_trial_runs():
                 is_recorded = run.status in (RunOutcome.FINISHED.value, RunOutcome.FAILED.value)
                 if trial_number not in trials or is_recorded:
-                    trials[trial_number] = run
+                    trials[trial_number] = _remembered(run, is_recorded=is_recorded)
                 if is_recorded:
                     recorded.add(trial_number)
             self._trials, self._recorded = trials, recorded
@@ -281,6 +276,12 @@ class StudyRecorder:
         runs = self._store.find_runs(self.experiment_id, PARENT_RUN_TAG, self.run_id, status=status)
         numbered = [(run.tags.get(names.TRIAL_NUMBER, ""), run) for run in runs]
         return [(int(number), run) for number, run in numbered if number.isdecimal()]
+
+
+def _remembered(run: StoredRun, *, is_recorded: bool) -> StoredRun:
+    """What an update must know of a run, so that memory stays small over thousands of trials."""
+    tags = {name: value for name, value in run.tags.items() if name in _CHANGING_TAGS}
+    return replace(run, tags=tags, param_names=_NOTHING if is_recorded else run.param_names)
 
 
 def _user_name() -> str:

@@ -1,7 +1,7 @@
-"""Writes runs straight into MLflow's tables in a SQLite file, row for row what MLflow's own client would write.
+"""Writes and finds runs straight in MLflow's tables in a SQLite file, row for row as MLflow's own client would.
 
-MLflow takes some 30 ms of processor time to write a trial, most of it to build and unbuild objects, and a search with a
-thousand workers has less than that per trial. The rows take under one.
+MLflow takes some 30 ms of processor time to write a trial and some 2 to find one, most of it to build and unbuild
+objects, and a search with a thousand workers has less than that per trial. The rows take under one.
 """
 
 from __future__ import annotations
@@ -52,6 +52,12 @@ ON CONFLICT (key, run_uuid) DO UPDATE SET value = excluded.value, timestamp = ex
 WHERE (excluded.step, excluded.timestamp, excluded.value)
     > (latest_metrics.step, latest_metrics.timestamp, latest_metrics.value)
 """
+_FIND_RUNS = """
+SELECT run_uuid, artifact_uri, status, start_time FROM runs JOIN tags USING (run_uuid)
+WHERE experiment_id = :experiment_id AND lifecycle_stage = 'active' AND key = :tag AND value = :value
+      AND status = coalesce(:status, status)
+ORDER BY start_time, run_uuid
+"""
 
 
 class SqliteRuns:
@@ -70,6 +76,25 @@ class SqliteRuns:
             {row[1] for row in self._connection.execute(f"PRAGMA table_info({table})")} == set(columns.split())
             for table, columns in _COLUMNS.items()
         )
+
+    def find_runs(self, experiment_id: str, tag: str, value: str, *, status: str | None) -> list[StoredRun]:
+        """Every run that was not deleted and whose tag has the value, oldest first."""
+        wanted = {"experiment_id": int(experiment_id), "tag": tag, "value": value, "status": status}
+        found = self._connection.execute(_FIND_RUNS, wanted).fetchall()
+        return [
+            StoredRun(
+                run_id=run_id,
+                artifact_uri=artifact_uri or "",
+                experiment_id=experiment_id,
+                status=run_status,
+                start_time_ms=start_time_ms,
+                param_names=frozenset(
+                    name for (name,) in self._connection.execute("SELECT key FROM params WHERE run_uuid = ?", (run_id,))
+                ),
+                tags=dict(self._connection.execute("SELECT key, value FROM tags WHERE run_uuid = ?", (run_id,))),
+            )
+            for run_id, artifact_uri, run_status, start_time_ms in found
+        ]
 
     def create_run(
         self, sibling: StoredRun, name: str, *, tags: Mapping[str, str], start_time_ms: int

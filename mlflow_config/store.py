@@ -131,6 +131,8 @@ class TrackingStore:
         conditions = f"tags.`{tag}` = {_quoted(value)}" + (f" and attributes.status = '{status}'" if status else "")
 
         def operation() -> list[StoredRun]:
+            if self._sqlite_runs is not None:
+                return self._sqlite_runs.find_runs(experiment_id, tag, value, status=status)
             found: list[StoredRun] = []
             token: str | None = None
             while True:

@@ -86,12 +86,44 @@ def test_every_row_is_what_mlflows_own_client_writes(
     assert theirs._sqlite_runs is not None
     theirs._sqlite_runs.close()
     theirs._sqlite_runs = None
-    written = rows(settings, list(work(ours)))
-    expected = rows(other_settings, list(work(theirs)))
+    our_ids, their_ids = list(work(ours)), list(work(theirs))
+    expected = rows(other_settings, their_ids)
     assert len(expected["metrics"]) == 5
-    assert written == expected
+    assert rows(settings, our_ids) == expected
     ours.close()
     theirs.close()
+
+
+@pytest.mark.parametrize("status", [None, "RUNNING", "KILLED"])
+def test_runs_are_found_as_mlflows_own_client_finds_them(settings: TrackingSettings, status: str | None) -> None:
+    store = TrackingStore(settings)
+    store.open()
+    list(work(store))
+    experiment_id = store.find_or_create_experiment("a-model", tags={})
+    for number in range(3):
+        run = store.create_run(
+            experiment_id, "r", tags={"colour": "it's red", "n": str(number)}, start_time_ms=9 - number
+        )
+        store.write(run, entries(params={"p": number, "q": 1}))
+    store.set_status(run, "KILLED", end_time_ms=20)
+    found = store.find_runs(experiment_id, "colour", "it's red", status=status)
+    assert [r.tags["n"] for r in found] == {None: ["2", "1", "0"], "RUNNING": ["1", "0"], "KILLED": ["2"]}[status]
+    assert store._sqlite_runs is not None
+    store._sqlite_runs.close()
+    store._sqlite_runs = None
+    assert store.find_runs(experiment_id, "colour", "it's red", status=status) == found
+    store.close()
+
+
+def test_a_deleted_run_is_not_found(settings: TrackingSettings) -> None:
+    store = TrackingStore(settings)
+    store.open()
+    *_, last = work(store)
+    experiment_id = store.find_or_create_experiment("a-model", tags={})
+    assert len(store.find_runs(experiment_id, "mlflow.runName", "1")) == 1
+    MlflowClient(settings.uri).delete_run(last)
+    assert store.find_runs(experiment_id, "mlflow.runName", "1") == []
+    store.close()
 
 
 def test_a_file_with_other_tables_is_left_to_mlflow(settings: TrackingSettings) -> None:
