@@ -7,6 +7,7 @@ tensors, the optimizer may work on all parameters at once (``foreach``), and a c
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -103,11 +104,13 @@ class DryRun:
         update = self.totals(policy.batch.micro_batch_size).update
         return max(trace.peak_bytes, trace.end_bytes + update.rise_bytes)
 
-    def trace(self, policy: RecomputePolicy, lists: Sequence[str] = ()) -> StepTrace:
+    def trace(self, policy: RecomputePolicy, lists: Sequence[str] = (), *, plain: StepTrace | None = None) -> StepTrace:
         """The last micro-batch of a step under the policy, stretch by stretch.
 
         Args:
             lists: Paths of the lists of blocks by which the step is divided.
+            plain: Of the same lists without recompute: tells which blocks save their own outputs. None where this
+                is that trace.
         """
         opened = self._open(policy.batch.micro_batch_size)
         opened.rig.place(policy)
@@ -120,8 +123,7 @@ class DryRun:
             static_bytes = self._memory.live_bytes + num_micro_batches * inputs.num_bytes
             recorder = self._record(opened.rig, inputs, lists)
         opened.rig.step.drop_gradients()
-        calls = tuple(tuple(calls) for calls in recorder.calls)
-        return StepTrace(accumulates, static_bytes, recorder.stretches(), calls)
+        return _step_trace(recorder, accumulates, static_bytes, plain)
 
     def _open(self, micro_batch_size: int) -> _Opened:
         if self._opened is None:
@@ -148,6 +150,7 @@ class DryRun:
             gradients.make_alive(lambda: rig.step.accumulate([inputs.batch]))
             update = self._update(rig)
         _hold_tables(rig.model, memory)
+        gc.freeze()  # Walks through the libraries' own objects take a fifth of the time otherwise.
         totals = StepTotals(parameter_bytes, -update.delta_bytes, optimizer_state_bytes, update)
         return _Opened(rig, gradients, totals)
 
@@ -189,6 +192,16 @@ class DryRun:
             if tensor.layout == torch.strided:
                 self._memory.leave_out(tensor)
         return _Inputs(fake, num_bytes)
+
+
+def _step_trace(recorder: StretchRecorder, accumulates: bool, static_bytes: int, plain: StepTrace | None) -> StepTrace:
+    if plain is None:
+        keeps_output = tuple(recorder.deaths.keeps_output(recorder.stretches, i) for i in range(len(recorder.calls)))
+    else:
+        keeps_output = plain.keeps_output
+    stretches = recorder.deaths.settled(recorder.stretches, keeps_output)
+    calls = tuple(map(tuple, recorder.calls))
+    return StepTrace(accumulates, static_bytes, stretches, calls, keeps_output)
 
 
 def _storages_of(batch: Mapping[str, Any]) -> dict[int, int]:

@@ -38,7 +38,7 @@ class LiveMemory(FakeValues):  # type: ignore[no-untyped-call]  # torch leaves i
     Attributes:
         before_operation: Called before each operation, for who divides a step.
         birthplace: Whatever names the stretch that runs; storages are remembered with it.
-        on_death: Called with the birthplace and the bytes of each storage that dies.
+        on_death: Called with each storage that dies.
     """
 
     def __init__(self) -> None:
@@ -46,12 +46,12 @@ class LiveMemory(FakeValues):  # type: ignore[no-untyped-call]  # torch leaves i
         self.guesses = True
         self.before_operation: Callable[[], None] | None = None
         self.birthplace: object = None
-        self.on_death: Callable[[object, int], None] | None = None
+        self.on_death: Callable[[CountedStorage], None] | None = None
         self.live_bytes = 0
         self._highest_bytes = 0
         self._flops = 0
         self._num_operations = 0
-        self._known: dict[int, _Storage] = {}
+        self._known: dict[int, CountedStorage] = {}
         self._formulas = flop_formulas()
 
     def hold(self, tensor: torch.Tensor) -> None:
@@ -66,6 +66,10 @@ class LiveMemory(FakeValues):  # type: ignore[no-untyped-call]  # torch leaves i
         storage = tensor.untyped_storage()
         if storage._cdata not in self._known:
             self._add(storage, storage._cdata, 0)
+
+    def find(self, tensor: torch.Tensor) -> CountedStorage | None:
+        """What is known of the tensor's storage; None where it is not counted."""
+        return self._known.get(tensor.untyped_storage()._cdata) if tensor.layout == torch.strided else None
 
     def cut(self) -> MemoryCut:
         """What happened since the last cut; a new stretch begins."""
@@ -101,30 +105,38 @@ class LiveMemory(FakeValues):  # type: ignore[no-untyped-call]  # torch leaves i
             self.hold(tensor._values())
 
     def _add(self, storage: torch.UntypedStorage, key: int, num_bytes: int) -> None:
-        self._known[key] = _Storage(storage, self._forget, key, num_bytes, self.birthplace)
+        self._known[key] = CountedStorage(storage, self._forget, key, num_bytes, self.birthplace)
         self.live_bytes += num_bytes
         if self.live_bytes > self._highest_bytes:
             self._highest_bytes = self.live_bytes
 
-    def _forget(self, reference: _Storage) -> None:
+    def _forget(self, reference: CountedStorage) -> None:
         storage = self._known.pop(reference.key)
         self.live_bytes -= storage.num_bytes
         if self.on_death is not None:
-            self.on_death(storage.birthplace, storage.num_bytes)
+            self.on_death(storage)
 
 
-class _Storage(weakref.ref[torch.UntypedStorage]):
-    """A storage that is counted while it lives."""
+class CountedStorage(weakref.ref[torch.UntypedStorage]):
+    """A storage that is counted while it lives.
 
-    __slots__ = ("birthplace", "key", "num_bytes")
+    Attributes:
+        birthplace: The stretch that made it.
+        consumer: The stretch of the block that is handed it as the block's input; None where none is.
+        is_output: A block has returned it.
+    """
 
-    def __new__(cls, storage: torch.UntypedStorage, callback: Callable[[_Storage], None], *_: object) -> _Storage:
+    __slots__ = ("birthplace", "consumer", "is_output", "key", "num_bytes")
+
+    def __new__(
+        cls, storage: torch.UntypedStorage, callback: Callable[[CountedStorage], None], *_: object
+    ) -> CountedStorage:
         return super().__new__(cls, storage, callback)
 
     def __init__(
         self,
         storage: torch.UntypedStorage,
-        callback: Callable[[_Storage], None],
+        callback: Callable[[CountedStorage], None],
         key: int,
         num_bytes: int,
         birthplace: object,
@@ -133,3 +145,5 @@ class _Storage(weakref.ref[torch.UntypedStorage]):
         self.key = key
         self.num_bytes = num_bytes
         self.birthplace = birthplace
+        self.consumer: object = None
+        self.is_output = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -20,6 +21,8 @@ from search_spaces.policy import NONE, SEGMENT, BatchShape, BlockListPlacement, 
 
 #: Micro-batch sizes that are traced at most.
 _MAX_SIZES = 4
+#: Difference between blocks, over the peak of the step, below which one stands for the other where it is placed.
+_NEGLIGIBLE_RATIO = 0.0025
 
 
 class UnevenTraceError(Exception):
@@ -86,23 +89,28 @@ class _Tracer:
         for trace in plain[1:]:
             _refuse_other_order(plain[0], trace)
         classes = [_classes_of(plain, index) for index in range(len(self._paths))]
-        rows = self._rows(plain[0], classes)
+        groups = [alike_classes(plain, index, kinds) for index, kinds in enumerate(classes)]
+        rows = self._rows(plain[0], classes, groups)
         steps = []
         for batch, trace in zip(batches, plain, strict=True):
-            mixed = [(row, self._trace(batch, row)) for row in rows]
-            steps.append(self._step(batch, trace, classes, mixed))
+            mixed = [(row, self._trace(batch, row, trace)) for row in rows]
+            steps.append(self._step(batch, trace, classes, groups, mixed))
         return tuple(steps)
 
-    def _trace(self, batch: BatchShape, placement: tuple[BlockListPlacement, ...]) -> StepTrace:
+    def _trace(
+        self, batch: BatchShape, placement: tuple[BlockListPlacement, ...], plain: StepTrace | None = None
+    ) -> StepTrace:
         policy = RecomputePolicy(batch, placement, self._choices.rng_choices[0])
-        return self._dry_run.trace(policy, self._paths)
+        return self._dry_run.trace(policy, self._paths, plain=plain)
 
-    def _rows(self, plain: StepTrace, classes: Sequence[tuple[int, ...]]) -> list[tuple[BlockListPlacement, ...]]:
+    def _rows(
+        self, plain: StepTrace, classes: Sequence[tuple[int, ...]], groups: Sequence[dict[int, int]]
+    ) -> list[tuple[BlockListPlacement, ...]]:
         """Placements of all lists at once; as many as the list needs that needs most."""
         per_list = []
-        for choices, calls, kinds in zip(self._choices.block_lists, plain.calls, classes, strict=True):
+        for choices, calls, kinds, group in zip(self._choices.block_lists, plain.calls, classes, groups, strict=True):
             of_module = [
-                tuple(kind for position, kind in zip(calls, kinds, strict=True) if position in positions)
+                tuple(group[kind] for position, kind in zip(calls, kinds, strict=True) if position in positions)
                 for positions in choices.modules
             ]
             per_list.append(traced_placements(choices, of_module))
@@ -114,17 +122,19 @@ class _Tracer:
         batch: BatchShape,
         plain: StepTrace,
         classes: Sequence[tuple[int, ...]],
+        groups: Sequence[dict[int, int]],
         mixed: Sequence[tuple[tuple[BlockListPlacement, ...], StepTrace]],
     ) -> StepProfile:
         for row, trace in mixed:
             _refuse_changes(plain, trace, [(self._paths.index(placement.blocks), placement) for placement in row])
         lists = []
         for index, path in enumerate(self._paths):
-            cells = dict(_cells(plain, index, classes[index], (), plain))
+            cells = dict(_cells(plain, index, classes[index], ()))
             for row, trace in mixed:
                 regions = next((p.regions for p in row if p.blocks == path), ())
-                for key, cell in _cells(trace, index, classes[index], regions, plain):
+                for key, cell in _cells(trace, index, classes[index], regions):
                     cells.setdefault(key, cell)
+            _share_cells(cells, groups[index])
             blocks = _blocks(self._dry_run.model, path)
             lists.append(
                 ListProfile(path, plain.calls[index], classes[index], tuple(cells.values()), _parameter_bytes(blocks))
@@ -133,7 +143,7 @@ class _Tracer:
             batch.micro_batch_size,
             plain.accumulates,
             plain.static_bytes,
-            tuple(map(_moment, plain.stretches)),
+            _moments(plain),
             tuple(lists),
             self._dry_run.totals(batch.micro_batch_size).update,
         )
@@ -151,11 +161,48 @@ def _classes_of(plain: Sequence[StepTrace], list_index: int) -> tuple[int, ...]:
     )
 
 
+def alike_classes(plain: Sequence[StepTrace], list_index: int, classes: tuple[int, ...]) -> dict[int, int]:
+    """Class -> the class that stands for it where a block is placed.
+
+    The most frequent class stands for those whose blocks, all together, differ from it by less than matters. The usual
+    case is a first block whose input the parent holds on to; without this, every action would need a trace of its own.
+    """
+    if not classes:
+        return {}
+    counts = Counter(classes)
+    frequent = counts.most_common(1)[0][0]
+    group = {kind: kind for kind in counts}
+    first_calls = {kind: classes.index(kind) for kind in counts}
+    for kind, count in counts.items():
+        differences = []
+        for trace in plain:
+            stretches = _by_key(trace)
+            own = _of_call(stretches, list_index, first_calls[kind])
+            other = _of_call(stretches, list_index, first_calls[frequent])
+            differences.append(count * max(map(_distance, own, other)) / trace.peak_bytes)
+        if max(differences) <= _NEGLIGIBLE_RATIO:
+            group[kind] = frequent
+    return group
+
+
+def _distance(stretch: Stretch, other: Stretch) -> int:
+    """In bytes."""
+    return max(abs(stretch.delta_bytes - other.delta_bytes), abs(stretch.rise_bytes - other.rise_bytes))
+
+
+def _share_cells(cells: dict[tuple[tuple[int, ...], str], Cell], group: dict[int, int]) -> None:
+    """Gives every class the single-block cells that were traced on another class of its group."""
+    for kind, leader in group.items():
+        for (classes, action), cell in list(cells.items()):
+            if len(classes) == 1 and group[classes[0]] == leader:
+                cells.setdefault(((kind,), action), replace(cell, classes=(kind,)))
+
+
 def _cells(
-    trace: StepTrace, list_index: int, classes: tuple[int, ...], regions: Sequence[Region], plain: StepTrace
+    trace: StepTrace, list_index: int, classes: tuple[int, ...], regions: Sequence[Region]
 ) -> Iterator[tuple[tuple[tuple[int, ...], str], Cell]]:
     """Every cell of one list in a trace."""
-    stretches, plain_stretches = _by_key(trace), _by_key(plain)
+    stretches = _by_key(trace)
     segments = {r.first: r.num_blocks for r in regions if r.action == SEGMENT}
     actions = {block: r.action for r in regions for block in range(r.first, r.last + 1)}
     call = 0
@@ -164,16 +211,10 @@ def _cells(
         length = segments.get(block, 1)
         of_calls = [_of_call(stretches, list_index, each) for each in range(call, call + length)]
         forward, backward = [pair[0] for pair in of_calls], [pair[1] for pair in reversed(of_calls)]
-        # What a plain block releases there is part of the fixed stretch in which it happens.
-        lingering = sum(
-            stretches[key].released_bytes - plain_stretches[key].released_bytes
-            for key in (StretchKey("forward", list_index, each, False) for each in range(call, call + length))
-        )
+        keys = (StretchKey("forward", list_index, each, False) for each in range(call, call + length))
+        lingering = sum(stretches[key].released_bytes for key in keys)
         key = (classes[call : call + length], actions.get(block, NONE))
-        # A block leaves behind what lingers; the timeline counts it apart.
-        kept = joined(forward)
-        kept = replace(kept, delta_bytes=kept.delta_bytes - lingering)
-        yield key, Cell(*key, kept, joined(backward), lingering)
+        yield key, Cell(*key, joined(forward), joined(backward), lingering)
         call += length
 
 
@@ -182,17 +223,27 @@ def _by_key(trace: StepTrace) -> dict[StretchKey, TracedStretch]:
 
 
 def _of_call(stretches: dict[StretchKey, TracedStretch], list_index: int, call: int) -> tuple[Stretch, Stretch]:
-    forward = stretches.get(StretchKey("forward", list_index, call, False))
+    """Forward, without what it leaves until the end of all forward; and backward."""
+    forward = stretches[StretchKey("forward", list_index, call, False)]
     backward = stretches.get(StretchKey("backward", list_index, call, True))
-    nothing = Stretch(0, 0)
-    return (nothing if forward is None else forward.stretch), (nothing if backward is None else backward.stretch)
+    kept = forward.stretch.delta_bytes - forward.released_bytes
+    return replace(forward.stretch, delta_bytes=kept), (Stretch(0, 0) if backward is None else backward.stretch)
 
 
-def _moment(traced: TracedStretch) -> Moment:
-    key = traced.key
-    if key.list_index is None:
-        return Moment("fixed", traced.stretch)
-    return Moment(key.part, None, key.list_index, key.call)
+def _moments(plain: StepTrace) -> tuple[Moment, ...]:
+    """The stretches in order. What blocks release at the end of forward is counted with the blocks, so not there."""
+    of_blocks = sum(traced.released_bytes for traced in plain.stretches if traced.key.part == "forward")
+    end_of_forward = max(i for i, traced in enumerate(plain.stretches) if not traced.key.in_backward)
+    moments = []
+    for index, traced in enumerate(plain.stretches):
+        key, stretch = traced.key, traced.stretch
+        if key.list_index is not None:
+            moments.append(Moment(key.part, None, key.list_index, key.call))
+        elif index == end_of_forward:
+            moments.append(Moment("fixed", replace(stretch, delta_bytes=stretch.delta_bytes + of_blocks)))
+        else:
+            moments.append(Moment("fixed", stretch))
+    return tuple(moments)
 
 
 def _refuse_turns(plain: StepTrace) -> None:

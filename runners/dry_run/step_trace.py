@@ -37,7 +37,7 @@ class TracedStretch:
 
     Attributes:
         num_operations: How many it ran: a block that is placed the same way runs the same number each time.
-        released_bytes: Of what it left alive, let go at the very end of forward.
+        released_bytes: Let go at the very end of forward, of what it left alive or was handed.
     """
 
     key: StretchKey
@@ -54,12 +54,14 @@ class StepTrace:
         accumulates: Complete gradients were alive from the start, as in every micro-batch of a step but the first.
         static_bytes: Alive before, the inputs of the whole step included.
         calls: Position of the block in each call, per list.
+        keeps_output: Whether the blocks of a list save their own outputs, per list.
     """
 
     accumulates: bool
     static_bytes: int
     stretches: tuple[TracedStretch, ...]
     calls: tuple[tuple[int, ...], ...]
+    keeps_output: tuple[bool, ...]
 
     @property
     def peak_bytes(self) -> int:

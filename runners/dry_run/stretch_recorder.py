@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import bisect
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from runners.call_trace import hidden_of
+from runners.dry_run.deaths import Death, Deaths
 from runners.dry_run.fake_values import NoDryRunError
-from runners.dry_run.live_memory import LiveMemory
+from runners.dry_run.live_memory import CountedStorage, LiveMemory
 from runners.dry_run.step_trace import StretchKey, TracedStretch
 from runners.measure.phases import Phase
 from search_spaces.memory_profile import Stretch
@@ -37,8 +37,8 @@ class StretchRecorder:
         self._memory = memory
         self._lists = lists
         self.calls: list[list[int]] = [[] for _ in lists]
-        self._stretches: list[TracedStretch] = []
-        self._deaths = _Deaths()
+        self.stretches: list[TracedStretch] = []
+        self.deaths = Deaths()
         self._phase: Phase | None = None
         self._key: StretchKey | None = None
         self._waiting_key: StretchKey | None = None
@@ -49,10 +49,6 @@ class StretchRecorder:
         self._first_nodes: list[int] = []
         self._owners: list[StretchKey] = []
 
-    def stretches(self) -> tuple[TracedStretch, ...]:
-        """What was recorded, each death where it belongs."""
-        return self._deaths.settled(self._stretches)
-
     @contextmanager
     def recording(self, model: nn.Module) -> Iterator[None]:
         """Within the context the hooks are in place; the micro-batch begins with the forward phase."""
@@ -62,7 +58,8 @@ class StretchRecorder:
             for position, block in enumerate(blocks):
                 if id(block) not in seen:
                     seen.add(id(block))
-                    hooks.append(block.register_forward_pre_hook(self._on_call(index, position), prepend=True))
+                    begin = self._on_call(index, position)
+                    hooks.append(block.register_forward_pre_hook(begin, prepend=True, with_kwargs=True))
                     hooks.append(block.register_forward_hook(self._on_return))
         for parameter in model.parameters():
             if parameter.requires_grad and parameter.grad is None:
@@ -94,7 +91,7 @@ class StretchRecorder:
             self._memory.guesses = True
 
     def _on_call(self, list_index: int, position: int) -> Any:
-        def begin(_module: nn.Module, _args: Any) -> None:
+        def begin(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if self._phase is not Phase.FORWARD:
                 return
             if self._open_blocks:
@@ -102,13 +99,22 @@ class StretchRecorder:
             self._open_blocks += 1
             call = len(self.calls[list_index])
             self.calls[list_index].append(position)
-            self._switch(StretchKey("forward", list_index, call, False))
+            key = StretchKey("forward", list_index, call, False)
+            self._switch(key)
+            given = args[0] if args else next(iter(kwargs.values()), None)
+            storage = self._memory.find(given) if isinstance(given, torch.Tensor) else None
+            if storage is not None and storage.consumer is None:
+                storage.consumer = key
             self._owns_from_now(StretchKey("backward", list_index, call, True))
 
         return begin
 
-    def _on_return(self, _module: nn.Module, _args: Any, _output: Any) -> None:
+    def _on_return(self, _module: nn.Module, _args: Any, output: Any) -> None:
         if self._phase is Phase.FORWARD:
+            hidden = hidden_of(output)
+            storage = None if hidden is None else self._memory.find(hidden)
+            if storage is not None:
+                storage.is_output = True
             self._open_blocks -= 1
             self._waiting_key = self._fixed(in_backward=False)
             self._owns_from_now(self._fixed(in_backward=True))
@@ -128,9 +134,11 @@ class StretchRecorder:
             if owner >= 0 and number < _LAST_SEQUENCE_NUMBER:
                 self._switch(self._owners[owner])
 
-    def _on_death(self, birthplace: object, num_bytes: int) -> None:
-        if isinstance(birthplace, StretchKey) and birthplace != self._key and num_bytes:
-            self._deaths.happened.append(_Death(len(self._stretches), birthplace, num_bytes))
+    def _on_death(self, storage: CountedStorage) -> None:
+        if isinstance(storage.birthplace, StretchKey) and storage.birthplace != self._key:
+            consumer = storage.consumer if isinstance(storage.consumer, StretchKey) else None
+            place = len(self.stretches)
+            self.deaths.add(Death(place, storage.birthplace, consumer, storage.is_output, storage.num_bytes))
 
     def _fixed(self, *, in_backward: bool) -> StretchKey:
         return StretchKey("fixed", None, sum(map(len, self.calls)), in_backward)
@@ -159,58 +167,5 @@ class StretchRecorder:
             gradient_bytes=self._gradient_bytes,
         )
         self._gradient_bytes = 0
-        self._stretches.append(TracedStretch(self._key, stretch, cut.num_operations))
+        self.stretches.append(TracedStretch(self._key, stretch, cut.num_operations))
         self._key = None
-
-
-@dataclass(frozen=True)
-class _Death:
-    """A storage that died in another stretch than it was born in."""
-
-    place: int
-    birthplace: StretchKey
-    num_bytes: int
-
-
-class _Deaths:
-    """Books the end of what a stretch made to that stretch, so that it depends on its own block's placement alone.
-
-    What a block hands to the next one dies in the next one's backward where that alone has saved it, and in the
-    block's own where it has saved it, too (as a ReLU saves its output). Booked to the start of the block's own
-    backward it is the same in either case, and no moment of the step becomes higher or lower by it: the block's rise
-    counts from a start that is as much higher.
-    """
-
-    def __init__(self) -> None:
-        self.happened: list[_Death] = []
-
-    def settled(self, stretches: Sequence[TracedStretch]) -> tuple[TracedStretch, ...]:
-        backward_at = {t.key.call_id: i for i, t in enumerate(stretches) if t.key.in_backward}
-        last_forward = max(i for i, t in enumerate(stretches) if not t.key.in_backward)
-        later: Counter[int] = Counter()
-        earlier: Counter[int] = Counter()
-        released: Counter[StretchKey] = Counter()
-        for death in self.happened:
-            if death.birthplace.in_backward:
-                continue
-            if death.place == last_forward:
-                released[death.birthplace] += death.num_bytes
-            own = backward_at.get(death.birthplace.call_id, -1)
-            if last_forward < death.place < own:
-                later[death.place] += death.num_bytes
-                earlier[own] += death.num_bytes
-        return tuple(
-            replace(
-                traced,
-                stretch=_shifted(traced.stretch, not_yet_dead=later[i], dead_at_start=earlier[i]),
-                released_bytes=released[traced.key],
-            )
-            for i, traced in enumerate(stretches)
-        )
-
-
-def _shifted(stretch: Stretch, *, not_yet_dead: int, dead_at_start: int) -> Stretch:
-    if not (not_yet_dead or dead_at_start):
-        return stretch
-    delta = stretch.delta_bytes + not_yet_dead - dead_at_start
-    return replace(stretch, delta_bytes=delta, rise_bytes=max(stretch.rise_bytes - dead_at_start, delta, 0))
