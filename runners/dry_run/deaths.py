@@ -62,10 +62,11 @@ class Deaths:
         released: Counter[StretchKey] = Counter()
         for death in self._all:
             birthplace = death.birthplace
-            if death.place == end_of_forward and (death.consumer is not None or not death.is_output):
-                # The last block's output, which no block consumes, is let go whatever that block does.
+            keeps = birthplace.list_index is not None and keeps_output[birthplace.list_index]
+            # An output that no block consumes is let go whatever its block does, unless that one saves it if plain.
+            if death.place == end_of_forward and (death.consumer is not None or not death.is_output or keeps):
                 released[death.consumer or birthplace] += death.num_bytes
-            if birthplace.part == "forward" and death.is_output and keeps_output[birthplace.list_index or 0]:
+            if death.is_output and keeps:
                 own = backward_at.get(birthplace.call_id, -1)
                 if end_of_forward < death.place < own:
                     later[death.place] += death.num_bytes

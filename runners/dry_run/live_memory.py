@@ -54,6 +54,12 @@ class LiveMemory(FakeValues):  # type: ignore[no-untyped-call]  # torch leaves i
         self._known: dict[int, CountedStorage] = {}
         self._formulas = flop_formulas()
 
+    def hold_as_made(self, tensor: torch.Tensor) -> None:
+        """Counts what no operation that is seen has made just now."""
+        if self.before_operation is not None:
+            self.before_operation()
+        self.hold(tensor)
+
     def hold(self, tensor: torch.Tensor) -> None:
         """Counts the tensor's storage until it dies, unless it is counted already."""
         storage = tensor.untyped_storage()

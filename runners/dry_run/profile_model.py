@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -66,12 +67,8 @@ def traced_batches(batches: Sequence[BatchShape]) -> list[BatchShape]:
     single = [batch for batch in ascending if batch.gradient_accumulation_steps == 1]
     num_lines = _MAX_SIZES - len(single)
     low, high = accumulating[0].micro_batch_size, accumulating[-1].micro_batch_size
-    chosen = {
-        min(
-            accumulating, key=lambda batch: abs(batch.micro_batch_size / low - (high / low) ** (step / (num_lines - 1)))
-        )
-        for step in range(num_lines)
-    }
+    targets = [math.log(low) + (math.log(high) - math.log(low)) * step / (num_lines - 1) for step in range(num_lines)]
+    chosen = {min(accumulating, key=lambda b: abs(math.log(b.micro_batch_size) - target)) for target in targets}
     return sorted([*chosen, *single], key=lambda batch: batch.micro_batch_size)
 
 
@@ -150,15 +147,19 @@ class _Tracer:
 
 
 def _classes_of(plain: Sequence[StepTrace], list_index: int) -> tuple[int, ...]:
-    """Class of each call of a block: equal for those that do the same at every size."""
-    numbers: dict[tuple[Stretch, ...], int] = {}
+    """Class of each call of a block: equal for those that do the same at every size.
+
+    Where blocks save their own outputs, nobody else may save the last one's: that one is by itself.
+    """
+    numbers: dict[tuple[object, ...], int] = {}
     by_size = [_by_key(trace) for trace in plain]
-    return tuple(
-        numbers.setdefault(
-            tuple(stretch for stretches in by_size for stretch in _of_call(stretches, list_index, call)), len(numbers)
-        )
-        for call in range(len(plain[0].calls[list_index]))
-    )
+    num_calls = len(plain[0].calls[list_index])
+    classes = []
+    for call in range(num_calls):
+        is_apart = plain[0].keeps_output[list_index] and call == num_calls - 1
+        does = [stretch for stretches in by_size for stretch in _of_call(stretches, list_index, call)]
+        classes.append(numbers.setdefault((is_apart, *does), len(numbers)))
+    return tuple(classes)
 
 
 def alike_classes(plain: Sequence[StepTrace], list_index: int, classes: tuple[int, ...]) -> dict[int, int]:
@@ -174,6 +175,8 @@ def alike_classes(plain: Sequence[StepTrace], list_index: int, classes: tuple[in
     group = {kind: kind for kind in counts}
     first_calls = {kind: classes.index(kind) for kind in counts}
     for kind, count in counts.items():
+        if plain[0].keeps_output[list_index] and kind == classes[-1]:
+            continue  # It is apart for what it does when placed.
         differences = []
         for trace in plain:
             stretches = _by_key(trace)

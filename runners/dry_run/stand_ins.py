@@ -64,7 +64,7 @@ def _rng_states_counted(memory: LiveMemory) -> Iterator[None]:
 
     def get_rng_state() -> torch.Tensor:
         state = original()
-        memory.hold(state)
+        memory.hold_as_made(state)
         return state
 
     torch.get_rng_state = get_rng_state
