@@ -56,7 +56,7 @@ def record(search_file: Path, target: Path) -> None:
     resume = ["--resume"] if (folder / "search.yaml").exists() else []
     code = subprocess.run([sys.executable, "-m", "tuner", "run", str(search_file), *resume], check=False).returncode
     if code not in (0, 3):
-        raise UserError(f"{search_file}: tune run ended with exit code {code}; see what it says above, and record again")
+        raise UserError(f"{search_file}: tune run ended with code {code}; read what it says above, and record again")
     results = read_results(folder / "results.json")
     write_whole(target, compact_text(json.loads(results.to_json())))
     table = RecordedTable(read_table(target))

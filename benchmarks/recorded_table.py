@@ -80,11 +80,12 @@ class RecordedTable:
         """What a reader of the figures must know of the table, one sentence each."""
         notes = []
         space = make_space("two_action", self.choices)
-        num_missing = space.count_up_to(_MOST_COUNTED) - len(self._rows)
+        num_policies = space.count_up_to(_MOST_COUNTED)
+        num_missing = num_policies - len(self._rows)
         if num_missing > 0:
             notes.append(
-                f"{num_missing} policies of the search are not in the table; a trial of one FAILS, and model_guided, "
-                "which has no prediction of their peaks, never proposes them."
+                f"{num_missing} of the {num_policies} policies of the search are not in the table; a trial of one "
+                "FAILS, and model_guided, which has no prediction of their peaks, never proposes them."
             )
         num_measured = sum(row.predicted_peak_memory_bytes is None for row in self._rows.values())
         if num_measured:

@@ -34,7 +34,9 @@ from tuner.sampling.registry import SAMPLERS
 from tuner.user_error import UserError
 
 _HERE = Path(__file__).resolve().parent
-_PAGE = _HERE.parent / "docs" / "samplers.md"
+PAGE = _HERE.parent / "docs" / "samplers.md"
+#: Parts of the page that the program writes, and whether their problems are recorded ones.
+SECTIONS = {"recorded tables": True, "made-up devices": False}
 _FIGURE = _HERE.parent / "docs" / "images" / "samplers.svg"
 #: Seeds at most: a search of these takes half a minute, all of it the sampler's own work.
 _MOST_SEEDS = {"gp": 5}
@@ -268,9 +270,9 @@ def _write(reports: Sequence[ProblemReport], comparison: Comparison, options: ar
         raise UserError(f"--output is {options.output}: {error.strerror}; name a folder that can be written") from error
     if not options.update_docs:
         return
-    for section, is_recorded in (("recorded tables", True), ("made-up devices", False)):
+    for section, is_recorded in SECTIONS.items():
         chosen = [report for report in reports if report.is_recorded is is_recorded]
-        paste(_PAGE, section, f"{_how(comparison)}\n\n{report_text(chosen)}" if chosen else "None was recorded yet.")
+        paste(PAGE, section, f"{_how(comparison)}\n\n{report_text(chosen)}" if chosen else "None was recorded yet.")
     write_whole(_FIGURE, regret_svg(panels))
 
 

@@ -196,9 +196,9 @@ class SyntheticDevice:
                 prices[index] = prices[position[label.list_index, BLOCK]] * generator.uniform(1, 1.08)
         sizes = np.array([batch.micro_batch_size for batch in batches])
         # The larger the matrices, the nearer to its peak a device gets; the caches of a CPU may want the opposite.
-        base = 1 + generator.uniform(0.05, 0.6) * (1 / sizes - 1 / sizes.max())
+        base = 1 + generator.uniform(0.2, 1.0) * (1 / sizes - 1 / sizes.max())
         base *= np.exp(generator.normal(0, 0.02, len(sizes)))
-        if generator.random() < 0.25 and not self.kind.has_allocator:
+        if generator.random() < 0.15 and not self.kind.has_allocator:
             base = base[::-1].copy()
         base[generator.integers(len(sizes))] *= self.kind.slow_batch
         by_batch = base[:, None] * prices * (1 + generator.normal(0, 0.06, (len(sizes), len(labels))))
