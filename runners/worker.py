@@ -128,9 +128,7 @@ class TrialWorker:
         return self._dry_run[1]
 
     def _why_no_dry_run(self, error: Exception) -> str:
-        model = None if self._dry_run is None else self._dry_run[1].model
-        reason, _ = explain_error(error, model, None)
-        return reason.removeprefix(f"{NoDryRunError.__name__}: ").removeprefix(f"{WorkloadError.__name__}: ")
+        return _reason(error, None if self._dry_run is None else self._dry_run[1].model)
 
     def _run(self, spec: TrialSpec, start: float) -> TrialResult:
         trial: TrialRun | None = None
@@ -159,9 +157,14 @@ def _inspect(model: nn.Module, run_step: Callable[[], object], spec: InspectionS
     except WorkloadError:
         raise
     except Exception as error:
-        reason, _ = explain_error(error, model, None)
         size = spec.micro_batch_size
-        raise WorkloadError(f"the model cannot run forward on a batch of {size}: {reason}") from error
+        raise WorkloadError(f"the model cannot run forward on a batch of {size}: {_reason(error, model)}") from error
+
+
+def _reason(error: Exception, model: nn.Module | None) -> str:
+    """One line; our own errors are sentences already and need no type before them."""
+    reason, _ = explain_error(error, model, None)
+    return reason.removeprefix(f"{NoDryRunError.__name__}: ").removeprefix(f"{WorkloadError.__name__}: ")
 
 
 def _inspection(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -18,7 +18,6 @@ _ATEN = torch.ops.aten
 #: Not an operation: looking at ``tensor.device`` passes through here for every fake tensor.
 DEVICE = torch.ops.prim.device.default
 _VALUE = _ATEN._local_scalar_dense.default
-_CLAIMS = {_ATEN.all.default, _ATEN.all.dim, _ATEN.all.dims}
 
 
 class FakeValues(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its hook unannotated
@@ -27,7 +26,8 @@ class FakeValues(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch l
     Attributes:
         guesses: Any value is taken to be 1. Right for an optimizer, which asks for its count of steps and computes
             with it; wrong for a model, which chooses its path by what it asks for. What a model asks is answered only
-            where a claim is about all elements ("nothing is masked"): that it holds.
+            where a claim is about all elements ("nothing is masked"), that it holds, and where a draw cannot but
+            come out one way.
     """
 
     def __init__(self) -> None:
@@ -40,8 +40,9 @@ class FakeValues(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch l
         if func is _VALUE:
             return self._value_of(args[0])
         output = func(*args, **(kwargs or {}))
-        if func in _CLAIMS:
-            output.is_claim_about_all = True
+        note = _NOTES.get(func)
+        if note is not None:
+            note(args, output)
         return output
 
     def _value_of(self, tensor: torch.Tensor) -> bool | int | float:
@@ -50,8 +51,48 @@ class FakeValues(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch l
             with unset_fake_temporarily():
                 value: bool | int | float = (tensor if constant is None else constant).item()
                 return value
-        if not (self.guesses or hasattr(tensor, "is_claim_about_all")):
+        known: bool | None = getattr(tensor, "known_value", None)
+        if known is not None:
+            return known
+        if not self.guesses:
             raise NoDryRunError("it asks for the value of a tensor and goes on by it, and a dry run has no values")
         if tensor.dtype == torch.bool:
             return True
         return 1.0 if tensor.dtype.is_floating_point else 1
+
+
+def _holds_for_all(_args: tuple[Any, ...], output: Any) -> None:
+    output.known_value = True
+
+
+def _counts_claims(args: tuple[Any, ...], output: Any) -> None:
+    """``claims.sum() == claims.numel()`` is how transformers asks whether all hold (`fast_all`)."""
+    if args[0].dtype == torch.bool:
+        output.num_claims = args[0].numel()
+
+
+def _compares_count(args: tuple[Any, ...], output: Any) -> None:
+    if getattr(args[0], "num_claims", None) == args[1]:
+        output.known_value = True
+
+
+def _draws_share(_args: tuple[Any, ...], output: Any) -> None:
+    output.is_share = True
+
+
+def _compares_share(args: tuple[Any, ...], output: Any) -> None:
+    """Whether to drop a layer is drawn in some models (transformers' BART) where the probability is 0, too."""
+    if hasattr(args[0], "is_share") and not 0 < args[1] < 1:
+        output.known_value = args[1] >= 1
+
+
+#: Operators after which something is known of the output: called with the operator's arguments and its output.
+_NOTES: dict[Any, Callable[[tuple[Any, ...], Any], None]] = {
+    _ATEN.all.default: _holds_for_all,
+    _ATEN.all.dim: _holds_for_all,
+    _ATEN.all.dims: _holds_for_all,
+    _ATEN.sum.default: _counts_claims,
+    _ATEN.eq.Scalar: _compares_count,
+    _ATEN.rand.default: _draws_share,
+    _ATEN.lt.Scalar: _compares_share,
+}

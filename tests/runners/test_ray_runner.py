@@ -13,7 +13,7 @@ import pytest
 
 from runners.base import RunnerError, WorkloadError
 from runners.ray_runner import RayRunner, RayRunnerOptions
-from runners.trial import InspectionSpec, TrialResult, TrialStatus, Verdict
+from runners.trial import DryRunSpec, InspectionSpec, TrialResult, TrialStatus, Verdict
 
 Trials = Any
 
@@ -66,6 +66,13 @@ def runner() -> Iterator[RayRunner]:
 
 @pytest.mark.ray
 class TestPrivateCluster:
+    def test_dry_run_answers_and_a_model_without_one_is_a_refusal(self, runner: RayRunner, trials: Trials) -> None:
+        for factory, has_dry_run in (("stack.py:plain", True), ("chance.py:noisy_routing", False)):
+            maker = trials(factory, num_blocks=3 if has_dry_run else 2)
+            spec = DryRunSpec(workload=maker.workload(), policies=(maker.policy("none", micro=4),), timeout_s=90)
+            result = runner.dry_run(spec)
+            assert (result.refusal is None, len(result.peaks_bytes)) == (has_dry_run, int(has_dry_run))
+
     def test_says_what_it_runs_on_and_how_many_at_once(self, runner: RayRunner) -> None:
         cpus = psutil.cpu_count()
         assert runner.describe() == (

@@ -68,7 +68,9 @@ class TestFakeValues:
     def test_claims_about_all_elements_hold(self) -> None:
         with FakeTensorMode(), FakeValues():
             assert bool((torch.empty(3) > 0).all())
-            assert bool(torch.empty(3, dtype=torch.bool).all())
+            claims = torch.empty(3, dtype=torch.bool)
+            assert bool(claims.all())
+            assert bool(claims.sum() == claims.numel())
 
     def test_other_values_are_refused(self) -> None:
         with FakeTensorMode(), FakeValues():
@@ -76,6 +78,13 @@ class TestFakeValues:
                 bool((torch.empty(3) > 0).any())
             with pytest.raises(NoDryRunError, match="asks for the value of a tensor"):
                 float(torch.empty(()))
+
+    def test_draws_that_come_out_one_way_are_answered(self) -> None:
+        with FakeTensorMode(), FakeValues():
+            assert not bool(torch.rand([]) < 0.0)
+            assert bool(torch.rand([]) < 1.0)
+            with pytest.raises(NoDryRunError, match="asks for the value of a tensor"):
+                bool(torch.rand([]) < 0.1)
 
     def test_values_that_are_known_are_given(self) -> None:
         with FakeTensorMode(allow_non_fake_inputs=True), FakeValues():
