@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import socket
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -90,6 +92,7 @@ class RayRunner:
             _check_reachable(self._options.address)
         for name, value in _PRIVATE_CLUSTER_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
+        sigterm_handler = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(
                 # "local" always starts a new cluster: neither RAY_ADDRESS nor a left-over address file is looked at.
@@ -103,6 +106,9 @@ class RayRunner:
                 f"runner.ray_address is {self._options.address}, and the cluster there refused the connection "
                 f"({' '.join(str(error).split())[:200]}); if it asks for a token, set RAY_AUTH_MODE=token"
             ) from error
+        if threading.current_thread() is threading.main_thread():
+            # Ray takes SIGTERM for itself and would end the process on the spot.
+            signal.signal(signal.SIGTERM, sigterm_handler)
         self._is_open = True
         self._resources = dict(self._options.resources_per_trial or _default_resources(_alive_nodes()))
         if self.capacity() < 1:

@@ -10,7 +10,7 @@ import numpy as np
 from runners.trial import DryRunResult, Prediction
 from search_spaces.choices import SearchChoices
 from search_spaces.memory_timeline import MemoryTimeline
-from search_spaces.policy import SEGMENT, BlockListPlacement, RecomputePolicy
+from search_spaces.policy import BLOCK, SEGMENT, UNIT_JOINER, BlockListPlacement, RecomputePolicy
 from search_spaces.registry import make_space
 from tuner.prediction.candidates import CandidateSource, ListedCandidates
 from tuner.prediction.next_policy import PolicyProposer, Tried
@@ -68,15 +68,16 @@ def make_forecast(
     if profile is None:
         return None
     features = PlacementFeatures(choices)
-    timeline = MemoryTimeline(profile)
-    price_means = flops_prices(choices, features, timeline)
     if profile.refusal is not None:
+        price_means = plain_prices(features)
         policies = _coarse_policies(choices, _MOST_DRY_RUN)
         peaks = dict(zip(policies, dry_run_peaks(policies), strict=False))
         if not peaks:
             return None
         listed = ListedCandidates(list(peaks), np.array(list(peaks.values()), dtype=np.float64), features)
         return Forecast(PolicyProposer(listed, features, price_means, cap_bytes, 0.0, peaks.get))
+    timeline = MemoryTimeline(profile)
+    price_means = flops_prices(choices, features, timeline)
     source: CandidateSource
     try:
         source = PlacementSolver(choices, features, timeline)
@@ -86,6 +87,18 @@ def make_forecast(
         source = ListedCandidates(policies, computed, features)
     error = profile.max_relative_error
     return Forecast(PolicyProposer(source, features, price_means, cap_bytes, error, timeline.peak_bytes))
+
+
+def plain_prices(features: PlacementFeatures) -> FloatArray:
+    """What to expect without any count of FLOPs: forward is a third of a step, and two units share a block evenly."""
+    return np.array([_plain_price(label.action) for label in features.labels])
+
+
+def _plain_price(action: str) -> float:
+    if action == RNG_OFF:
+        return 0.0
+    whole = action in (BLOCK, SEGMENT)
+    return 1 / 3 if whole else min(len(action.split(UNIT_JOINER)), 2) / 6
 
 
 def flops_prices(choices: SearchChoices, features: PlacementFeatures, timeline: MemoryTimeline) -> FloatArray:

@@ -30,7 +30,7 @@ _DEFAULTS: dict[str, Any] = {
         "preserve_rng_state": True,
         "target": None,
     },
-    "search": {"num_trials": 30, "time_limit": "10m", "sampler": "tpe", "seed": 0},
+    "search": {"num_trials": 30, "time_limit": "10m", "sampler": "model_guided", "seed": 0},
     "measurement": {"warmup_steps": 2, "min_steps": 5, "max_steps": 50, "relative_spread": 0.02, "verify": True},
     "runner": {
         "device": "auto",
@@ -93,7 +93,7 @@ def test_everything_but_three_options_has_a_default() -> None:
         ("placement.target", [None]),
         ("search.num_trials", [1, 1000]),
         ("search.time_limit", ["90s", "1h30m"]),
-        ("search.sampler", ["tpe", "gp", "nsga2", "random", "grid"]),
+        ("search.sampler", ["model_guided", "gp", "nsga2", "random", "grid"]),
         ("search.seed", [0, 2**32 - 1]),
         ("measurement.warmup_steps", [0, 3]),
         ("measurement.min_steps", [1, 50]),

@@ -11,7 +11,7 @@ import pytest
 
 from runners.trial import DryRunResult
 from search_spaces.memory_timeline import MemoryTimeline
-from tuner.forecast import describe_dry_run, flops_prices, make_forecast
+from tuner.forecast import describe_dry_run, flops_prices, make_forecast, plain_prices
 from tuner.prediction.next_policy import Tried
 from tuner.prediction.placement_features import PlacementFeatures
 
@@ -55,6 +55,17 @@ def test_where_stretches_do_not_add_up_each_policy_is_asked_of_a_dry_run() -> No
     policies = [candidates.policy(index) for index in range(len(candidates))]
     np.testing.assert_array_equal(candidates.peaks_bytes, [timeline.peak_bytes(policy) for policy in policies])
     assert "one policy at a time, since its blocks hand tensors across" in describe_dry_run(answer)
+
+
+def test_a_profile_without_any_traced_step_will_do() -> None:
+    refused = dataclasses.replace(PROFILE, refusal="its blocks are skipped at random", steps=())
+    forecast = make_forecast(
+        CHOICES, DryRunResult(profile=refused), cap_bytes=10**9, dry_run_peaks=lambda policies: [1000] * len(policies)
+    )
+    assert forecast is not None
+    features = forecast.proposer.features
+    by_action = {label.action: price for label, price in zip(features.labels, plain_prices(features), strict=True)}
+    assert by_action["mlp"] < by_action["block"] == by_action["segment"] < 0.5
 
 
 def test_where_that_fails_too_nothing_is_predicted() -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 #: Before anything was measured, relative to the peak; predictions on CPU are far better than this.
 _UNKNOWN_MARGIN = 0.01
-#: What a run may differ from another one of the same policy, relative to the peak.
-_LEAST_MARGIN = 0.0005
+#: While a single trial was measured, which says nothing about how much the ratio varies.
+_SINGLE_MARGIN = 0.0005
 #: A device that refused memory says only that the peak is over the cap; it is taken to be over it by this much.
 _REFUSED_MARGIN = 0.02
 
@@ -46,10 +46,12 @@ class PeakCorrection:
         """
         measured = [pair.measured_bytes / pair.predicted_bytes for pair in pairs if not pair.refused]
         ratio = statistics.median(measured) if measured else 1.0
-        margin = prior_error + (_LEAST_MARGIN + max(measured) - min(measured) if measured else _UNKNOWN_MARGIN)
-        worst = max(measured, default=1.0) * (1 + margin)
-        refused = [pair.measured_bytes / pair.predicted_bytes for pair in pairs if pair.refused]
-        return cls(ratio, max([worst, *(known * (1 + _REFUSED_MARGIN) for known in refused)]))
+        margin = _UNKNOWN_MARGIN if not measured else _SINGLE_MARGIN if len(measured) == 1 else 0.0
+        spread = max(measured, default=0.0) - min(measured, default=0.0)
+        worst = max(measured, default=1.0) * (1 + prior_error + margin + spread)
+        # What was refused has a ratio above this one; news only where none so large was measured.
+        refused = max((pair.measured_bytes / pair.predicted_bytes for pair in pairs if pair.refused), default=0.0)
+        return cls(ratio, max(worst, refused * (1 + _REFUSED_MARGIN) if refused > worst else 0.0))
 
     def safe_bytes(self, cap_bytes: float) -> float:
         """The largest predicted peak that is expected to be measured within the cap."""

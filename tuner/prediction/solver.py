@@ -26,6 +26,8 @@ from tuner.prediction.time_model import TimeWeights
 
 #: Policies up to which all of them are weighed at once, which is faster than solving for each set of weights.
 _MOST_LISTED = 100_000
+#: Sets of weights that are solved for, where they are too many: each takes a tenth of a second on deep models.
+_MOST_SOLVED = 9
 #: Residues (bytes alive after a backward) that are told apart when combinations are pruned.
 _MOST_RESIDUES = 32
 
@@ -135,7 +137,7 @@ class PlacementSolver:
         if self._all is not None:
             return self._all
         found: dict[tuple[int, tuple[int, ...]], float] = {}
-        for number, of_draw in enumerate(weights):
+        for number, of_draw in enumerate(weights[:_MOST_SOLVED]):
             for batch_index in range(len(self._steps)):
                 front = self.front(batch_index, of_draw)
                 fastest = front.fastest(cap_bytes)
