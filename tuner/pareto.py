@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -48,12 +48,7 @@ def front_with_winner(
     results: Sequence[TrialResult], objective: Objective, playoff: Playoff | None = None
 ) -> tuple[tuple[TrialResult, ...], Winner | None]:
     """The front and the winner, who always stands on it: a tie may name one that is beaten by less than the spread."""
-    winner = find_winner(results, objective, playoff)
-    candidates = _by_playoff(_feasible(results, objective), playoff)
-    front = {candidate.number for candidate in _front(candidates)}
-    if winner is not None:
-        front.add(winner.result.trial_number)
-    members = sorted((c for c in candidates if c.number in front), key=_fastest_first)
+    members, winner = _front_with_winner(sorted(_feasible(results, objective), key=_fastest_first), playoff)
     return tuple(candidate.result for candidate in members), winner
 
 
@@ -70,20 +65,7 @@ def find_winner(results: Sequence[TrialResult], objective: Objective, playoff: P
     Args:
         playoff: Where there was one, only those that took part can win, by the times of the playoff.
     """
-    feasible = sorted(_feasible(results, objective), key=_fastest_first)
-    if playoff is not None:
-        feasible = [c for c in feasible if c.number in playoff.trials] or feasible
-    if not feasible:
-        return None
-
-    def ratio(candidate: _Candidate, other: _Candidate) -> Ratio:
-        timed_in_turn = None if playoff is None else playoff.ratio(candidate.number, other.number)
-        return timed_in_turn or _ratio(candidate.speed, other.speed)
-
-    first = feasible[0]
-    fastest = max(feasible, key=lambda c: ratio(c, first).value)
-    tied = [c for c in feasible if c is fastest or ratio(c, fastest).is_tie]
-    return _winner(tied, lambda c: ratio(c, first).value)
+    return _find_winner(sorted(_feasible(results, objective), key=_fastest_first), playoff)
 
 
 class Standings:
@@ -97,6 +79,7 @@ class Standings:
         self._ranked: list[_Candidate] = []
         self._front: list[_Candidate] = []
         self._tied: list[_Candidate] = []
+        self._plain: _Candidate | None = None
         self._winner: Winner | None = None
 
     def add(self, result: TrialResult) -> None:
@@ -106,7 +89,7 @@ class Standings:
         self._feasible.append(result)
         if not self._sets_unit and not _has_relative_speed(result):
             self._sets_unit = [result]
-            others, self._ranked, self._front = self._feasible, [], []
+            others, self._ranked, self._front, self._plain = self._feasible, [], [], None
         else:
             others = [result]
         for candidate in _candidates(others, self._sets_unit):
@@ -115,18 +98,29 @@ class Standings:
     def front_with_winner(self, playoff: Playoff | None = None) -> tuple[tuple[TrialResult, ...], Winner | None]:
         """What `front_with_winner` says of all results so far."""
         if playoff is not None:
-            return front_with_winner(sorted(self._feasible, key=lambda r: r.trial_number), self._objective, playoff)
-        members = {candidate.number: candidate for candidate in self._front}
+            members, winner = _front_with_winner(self._ranked, playoff)
+            return tuple(candidate.result for candidate in members), winner
+        standing = {candidate.number: candidate for candidate in self._front}
         if self._winner is not None:
             best = self._winner.result.trial_number
-            members.update({candidate.number: candidate for candidate in self._tied if candidate.number == best})
-        return tuple(c.result for c in sorted(members.values(), key=_fastest_first)), self._winner
+            standing.update({candidate.number: candidate for candidate in self._tied if candidate.number == best})
+        return tuple(c.result for c in sorted(standing.values(), key=_fastest_first)), self._winner
+
+    def by_speed(self) -> Iterator[TrialResult]:
+        """Feasible results, the fastest first; none may be added meanwhile."""
+        return (candidate.result for candidate in self._ranked)
+
+    def fastest_plain(self) -> TrialResult | None:
+        """The fastest feasible result without recompute."""
+        return None if self._plain is None else self._plain.result
 
     def _rank(self, candidate: _Candidate) -> None:
         insort(self._ranked, candidate, key=_fastest_first)
         if not any(_beats(other, candidate) for other in self._front):
             self._front = [other for other in self._front if not _beats(candidate, other)]
             insort(self._front, candidate, key=_fastest_first)
+        if not candidate.result.policy.recomputes:
+            self._plain = min(filter(None, (candidate, self._plain)), key=_fastest_first)
         first = self._ranked[0]
         if candidate is first:
             self._tied = [c for c in self._ranked if c is first or _ratio(c.speed, first.speed).is_tie]
@@ -166,6 +160,32 @@ class _Candidate:
         return complexity(self.result.policy)
 
 
+def _front_with_winner(ranked: Sequence[_Candidate], playoff: Playoff | None) -> tuple[list[_Candidate], Winner | None]:
+    """Of candidates, the fastest first."""
+    winner = _find_winner(ranked, playoff)
+    candidates = _by_playoff(ranked, playoff)
+    front = {candidate.number for candidate in _front(candidates)}
+    if winner is not None:
+        front.add(winner.result.trial_number)
+    return sorted((c for c in candidates if c.number in front), key=_fastest_first), winner
+
+
+def _find_winner(ranked: Sequence[_Candidate], playoff: Playoff | None) -> Winner | None:
+    """Of candidates, the fastest first."""
+    feasible = [c for c in ranked if playoff is not None and c.number in playoff.trials] or ranked
+    if not feasible:
+        return None
+
+    def ratio(candidate: _Candidate, other: _Candidate) -> Ratio:
+        timed_in_turn = None if playoff is None else playoff.ratio(candidate.number, other.number)
+        return timed_in_turn or _ratio(candidate.speed, other.speed)
+
+    first = feasible[0]
+    fastest = max(feasible, key=lambda c: ratio(c, first).value)
+    tied = [c for c in feasible if c is fastest or ratio(c, fastest).is_tie]
+    return _winner(tied, lambda c: ratio(c, first).value)
+
+
 def _winner(tied: Sequence[_Candidate], speed: Callable[[_Candidate], float]) -> Winner:
     """The best of those as fast as the fastest, by memory, then simplicity, then speed."""
     enough = min(c.peak_bytes for c in tied) * (1 + PEAK_MARGIN_RATIO)
@@ -194,13 +214,14 @@ def _front(candidates: Sequence[_Candidate]) -> list[_Candidate]:
     return front
 
 
-def _by_playoff(candidates: list[_Candidate], playoff: Playoff | None) -> list[_Candidate]:
+def _by_playoff(candidates: Sequence[_Candidate], playoff: Playoff | None) -> Sequence[_Candidate]:
     """The candidates with the playoff's speeds for those that took part, in the unit of all others.
 
     The playoff knows ratios only; their common scale is the one at which the entrants' own speeds agree best (the
     geometric mean of own speed over ratio).
     """
     entrants = [] if playoff is None else [c for c in candidates if c.number in playoff.trials]
+    entrants.sort(key=lambda c: c.number)
     if playoff is None or len(entrants) < 2:
         return candidates
     ratios = {c.number: playoff.ratio(c.number, entrants[0].number) for c in entrants}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from runners.base import TrialRunner
 from runners.trial import PlayoffSpec, TrialResult, WorkloadSpec
@@ -24,13 +25,21 @@ def playoff_entrants(results: Sequence[TrialResult], objective: Objective, *, ba
     Less than two is no playoff.
     """
     ranked = feasible_by_speed(results, objective)
-    if not ranked:
+    plain = next((result for result in ranked if not result.policy.recomputes), None)
+    baselines = [r for r in results if r.policy.key == baseline_key and r.samples_per_second is not None]
+    return choose_entrants(ranked, plain, baselines[-1] if baselines else None)
+
+
+def choose_entrants(
+    ranked: Iterable[TrialResult], fastest_plain: TrialResult | None, baseline: TrialResult | None
+) -> list[TrialResult]:
+    """What `playoff_entrants` answers, from feasible results that are ranked already, the fastest first."""
+    others = iter(ranked)
+    fastest = next(others, None)
+    if fastest is None:
         return []
-    fastest = ranked[0]
-    close = [result for result in ranked[1:] if _may_be_as_fast(result, fastest)]
-    plain = [result for result in ranked if not result.policy.recomputes][:1]
-    baseline = [r for r in results if r.policy.key == baseline_key and r.samples_per_second is not None][-1:]
-    entrants = [fastest, *close[: _MAX_ENTRANTS - 3], *plain, *baseline]
+    close = islice((result for result in others if _may_be_as_fast(result, fastest)), _MAX_ENTRANTS - 3)
+    entrants = [fastest, *close, *filter(None, (fastest_plain, baseline))]
     return list({result.trial_number: result for result in entrants}.values())
 
 

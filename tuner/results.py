@@ -160,6 +160,9 @@ class ResultsLedger:
 
     A trial's record is made once and made anew only where its place changes: on the front or not, the best or not. So
     what is the same object as before is as before.
+
+    Attributes:
+        standings: Of the results so far.
     """
 
     def __init__(
@@ -184,8 +187,7 @@ class ResultsLedger:
         self._model = _model_record(inspection)
         self._baseline_key = baseline_key
         self._objective = objective
-        self._standings = Standings(objective)
-        self._num_feasible = 0
+        self.standings = Standings(objective)
         self._records: dict[int, TrialRecord] = {}
         #: In ascending order.
         self._numbers: list[int] = []
@@ -207,13 +209,7 @@ class ResultsLedger:
         insort(self._numbers, number)
         if record.is_baseline:
             insort(self._baselines, number)
-        self._num_feasible += record.feasible
-        self._standings.add(result)
-
-    @property
-    def num_contenders(self) -> int:
-        """Feasible results and baselines so far; who is compared with whom changes only with this number."""
-        return self._num_feasible + len(self._baselines)
+        self.standings.add(result)
 
     def results(self, *, status: StudyStatus, stop_reason: str | None, playoff: Playoff | None = None) -> StudyResults:
         """Everything that is known of the study now.
@@ -227,7 +223,7 @@ class ResultsLedger:
         return self._last[1]
 
     def _build(self, status: StudyStatus, stop_reason: str | None, playoff: Playoff | None) -> StudyResults:
-        members, winner = self._standings.front_with_winner(playoff)
+        members, winner = self.standings.front_with_winner(playoff)
         front = [result.trial_number for result in members]
         best = None if winner is None else winner.result.trial_number
         self._place(set(front), best)

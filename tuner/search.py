@@ -61,8 +61,10 @@ class Search:
         self._make_spec = make_spec
         self._listeners = listeners
         self._baseline_policy = plan[0]
+        self._baseline_key = plan[0].key
         self._plan = deque(plan)
         self._in_flight: dict[int, Proposal] = {}
+        #: In order of finishing, since the last trial that worked.
         self._statuses: list[TrialStatus] = []
         self._last_failure: str | None = None
         self._baseline: TrialResult | None = None
@@ -135,10 +137,12 @@ class Search:
             listener.finished(result, score)
 
     def _note(self, result: TrialResult) -> None:
+        if result.status is not TrialStatus.FAILED and result.status not in LOST_STATUSES:
+            self._statuses.clear()
         self._statuses.append(result.status)
         if result.status is TrialStatus.FAILED:
             self._last_failure = result.reason
-        if result.policy.key != self._baseline_policy.key:
+        if result.policy.key != self._baseline_key:
             return
         if result.status in LOST_STATUSES:
             self._plan.appendleft(self._baseline_policy)

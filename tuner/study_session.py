@@ -27,7 +27,7 @@ from tuner.forecast import Forecast, describe_dry_run, make_forecast
 from tuner.interrupts import Interrupts
 from tuner.memory_size import describe_bytes
 from tuner.objective import Objective, Score
-from tuner.playoff import playoff_entrants, run_playoff
+from tuner.playoff import choose_entrants, run_playoff
 from tuner.recording import MlflowListener
 from tuner.report import front_html, report_html
 from tuner.results import LOST_STATUSES, ResultsLedger, StudyResults, StudyStatus
@@ -144,18 +144,18 @@ class _Session:
         self._status: StudyStatus = "running"
         self._stop_reason: str | None = None
         self._results: dict[int, TrialResult] = {}
+        self._baseline_key = self._plan[0].key
         self._ledger = ResultsLedger(
             study=config.study,
             search=self._search_data,
             inspection=inspection,
             environment=inspection.environment,
-            baseline_key=self._plan[0].key,
+            baseline_key=self._baseline_key,
             objective=self._objective,
         )
+        self._measured_baseline: TrialResult | None = None
         self._next_writing_at = 0.0
         self._playoff: Playoff | None = None
-        #: What was there to compare when it was last asked whether the playoff still holds, and the answer.
-        self._playoff_check: tuple[tuple[int, Playoff], bool] | None = None
 
     def _dry_run(self, cap_bytes: int) -> Forecast | None:
         """What can be predicted of this model's policies; None where it has no dry run."""
@@ -227,6 +227,8 @@ class _Session:
     def _keep(self, result: TrialResult) -> None:
         self._results[result.trial_number] = result
         self._ledger.add(result)
+        if result.samples_per_second is not None and result.policy.key == self._baseline_key:
+            self._measured_baseline = result
 
     def _write_results(self) -> None:
         start = time.monotonic()
@@ -357,17 +359,15 @@ class _Session:
         study.set_attribute(_PLAYOFF, outcome.model_dump(mode="json"))
 
     def _playoff_entrants(self) -> list[TrialResult]:
-        return playoff_entrants(list(self._results.values()), self._objective, baseline_key=self._plan[0].key)
+        standings = self._ledger.standings
+        return choose_entrants(standings.by_speed(), standings.fastest_plain(), self._measured_baseline)
 
     def _valid_playoff(self) -> Playoff | None:
         """The last playoff, as long as the same trials would meet in another one."""
         if self._playoff is None:
             return None
-        seen = self._ledger.num_contenders, self._playoff
-        if self._playoff_check is None or self._playoff_check[0] != seen:
-            entrants = tuple(entrant.trial_number for entrant in self._playoff_entrants())
-            self._playoff_check = seen, entrants == self._playoff.trials
-        return self._playoff if self._playoff_check[1] else None
+        entrants = tuple(entrant.trial_number for entrant in self._playoff_entrants())
+        return self._playoff if entrants == self._playoff.trials else None
 
     def _log_plan(self) -> None:
         shape = self._inspection.shape

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from runners.trial import TrialResult, TrialStatus, Verdict, Verification
 from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy, Region
 from tuner.objective import Objective
-from tuner.pareto import Standings, compare, complexity, find_winner, front_with_winner, pareto_front
+from tuner.pareto import (
+    Standings,
+    compare,
+    complexity,
+    feasible_by_speed,
+    find_winner,
+    front_with_winner,
+    pareto_front,
+)
 from tuner.speed_ratio import Playoff
 
 OBJECTIVE = Objective(memory_cap_bytes=1000)
@@ -233,14 +241,22 @@ def test_standings_say_after_each_result_what_a_look_at_all_of_them_says(stream:
     standings = Standings(OBJECTIVE)
     for count, result in enumerate(stream, start=1):
         standings.add(result)
-        assert standings.front_with_winner() == front_with_winner(stream[:count], OBJECTIVE)
+        seen = stream[:count]
+        assert standings.front_with_winner() == front_with_winner(seen, OBJECTIVE)
+        ranked = list(standings.by_speed())
+        assert ranked == feasible_by_speed(seen, OBJECTIVE)
+        assert standings.fastest_plain() == next((r for r in ranked if not r.policy.recomputes), None)
 
 
-def test_standings_take_a_playoffs_word() -> None:
-    results = [measured(0, 1.0, 100), measured(1, 0.9, 200)]
+@settings(deadline=None, derandomize=True)
+@given(stream=streams(), data=st.data())
+def test_standings_take_a_playoffs_word_as_a_look_at_all_results_does(
+    stream: list[TrialResult], data: st.DataObject
+) -> None:
     standings = Standings(OBJECTIVE)
-    for result in results:
+    for result in stream:
         standings.add(result)
-    playoff = Playoff(trials=(0, 1), step_times_s=((2.0, 2.0, 2.0), (1.0, 1.0, 1.0)))
-    assert standings.front_with_winner(playoff) == front_with_winner(results, OBJECTIVE, playoff)
-    assert standings.front_with_winner() == front_with_winner(results, OBJECTIVE)
+    numbers = data.draw(st.permutations(range(len(stream) + 1)))[:4]
+    times_s = st.tuples(*[st.sampled_from([0.8, 0.99, 1.0, 1.01])] * 3)
+    playoff = Playoff(trials=tuple(numbers), step_times_s=tuple(data.draw(times_s) for _ in numbers))
+    assert standings.front_with_winner(playoff) == front_with_winner(stream, OBJECTIVE, playoff)

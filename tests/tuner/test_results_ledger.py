@@ -73,14 +73,6 @@ def test_asked_again_the_answer_is_the_same_one(ledger: ResultsLedger) -> None:
     assert ledger.results(status="running", stop_reason=None).status == "running"
 
 
-def test_contenders_are_feasible_results_and_baselines(ledger: ResultsLedger) -> None:
-    counts = []
-    for result in STREAM:
-        ledger.add(result)
-        counts.append(ledger.num_contenders)
-    assert counts == [1, 1, 2, 3, 4, 5, 6]
-
-
 def test_a_trial_ends_once(ledger: ResultsLedger) -> None:
     def again() -> TrialResult:
         return trial(1, "block")
