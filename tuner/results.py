@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -138,9 +138,10 @@ class StudyResults(_Record):
         return self
 
     def trial(self, number: int) -> TrialRecord | None:
-        # Trials stand in order of number, mostly without a gap.
-        if 0 <= number < len(self.trials) and self.trials[number].number == number:
-            return self.trials[number]
+        # Trials stand in order of number, unless somebody has edited the file.
+        index = bisect_left(self.trials, number, key=lambda trial: trial.number)
+        if index < len(self.trials) and self.trials[index].number == number:
+            return self.trials[index]
         return next((trial for trial in self.trials if trial.number == number), None)
 
     def best_trial(self) -> TrialRecord | None:
