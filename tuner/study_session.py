@@ -48,6 +48,8 @@ logger = logging.getLogger(__name__)
 _ENCODING = "two_action"
 #: Share of the time that writing results.json may take while trials come in quickly; each writing grows with them.
 _WRITING_SHARE = 0.05
+#: One set of field names for all results that are kept.
+_RESULT_FIELDS = set(TrialResult.model_fields)
 _GOAL, _ELAPSED, _PLAYOFF = "goal", "elapsed_s", "playoff"
 
 
@@ -225,6 +227,8 @@ class _Session:
             self._write_results()
 
     def _keep(self, result: TrialResult) -> None:
+        """Remembers a result, without the long form of its reason: thousands are kept as long as the study runs."""
+        result = TrialResult.model_construct(_RESULT_FIELDS, **{**dict(result), "detail": None})
         self._results[result.trial_number] = result
         self._ledger.add(result)
         if result.samples_per_second is not None and result.policy.key == self._baseline_key:
