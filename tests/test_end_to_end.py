@@ -88,12 +88,8 @@ def test_results_are_measured_and_proven(study: Study) -> None:
     (blocks,) = results["model"]["block_lists"]
     assert (blocks["path"], blocks["num_blocks"]) == ("blocks", 2)
     assert results["model"]["num_parameters"] == sum(p.numel() for p in gpt(**MODEL_ARGS).parameters())
-    assert [trial["policy_summary"] for trial in results["trials"]] == [
-        "none @4x1",
-        "block @4x1",
-        "none @1x4",
-        "mlp @4x1",
-    ]
+    assert results["trials"][0]["policy_summary"] == "none @4x1"
+    assert len({trial["policy_key"] for trial in results["trials"]}) == 4
     assert results["baseline"] == results["trials"][0]
     for trial in results["trials"]:
         assert (trial["status"], trial["verification"]["verdict"]) == ("COMPLETED", "MATCH"), trial
@@ -102,16 +98,26 @@ def test_results_are_measured_and_proven(study: Study) -> None:
         for name in ("samples_per_second", "step_time_s", "forward_time_s", "backward_time_s", "relative_speed"):
             assert trial[name] > 0, name
         assert trial["tokens_per_second"] == pytest.approx(64 * trial["samples_per_second"])
-    plain, block, split, mlp = results["trials"]
+    plain, *others = results["trials"]
     assert not plain["feasible"]
-    assert block["feasible"]
-    assert split["feasible"]
     assert (plain["recompute_time_s"], plain["recomputed_flops_ratio"]) == (0, 0)
-    assert block["recompute_time_s"] > 0
-    assert block["recomputed_flops_ratio"] > mlp["recomputed_flops_ratio"] > 0
-    assert block["peak_memory_bytes"] < mlp["peak_memory_bytes"] < plain["peak_memory_bytes"]
-    assert results["best"] in (1, 2)
-    assert set(results["front"]) <= {1, 2}
+    for trial in others:
+        assert trial["feasible"], "nothing that does not fit is tried after the baseline"
+        assert (trial["recompute_time_s"] > 0) == (trial["recomputed_flops_ratio"] > 0) == recomputes(trial)
+    assert any(map(recomputes, others))
+    assert results["best"] in (1, 2, 3)
+    assert set(results["front"]) <= {1, 2, 3}
+
+
+def recomputes(trial: dict[str, Any]) -> bool:
+    return any(placement["regions"] for placement in trial["policy"]["placement"])
+
+
+def test_predictions_stand_beside_what_was_measured(study: Study) -> None:
+    for trial in study.results["trials"]:
+        assert trial["predicted_peak_memory_bytes"] == pytest.approx(trial["peak_memory_bytes"], rel=0.01)
+    assert study.results["trials"][0]["predicted_step_time_s"] is None
+    assert all(trial["predicted_step_time_s"] > 0 for trial in study.results["trials"][1:])
 
 
 def test_the_policy_is_that_of_the_best_trial(study: Study) -> None:
@@ -170,18 +176,17 @@ def train(policy_file: Path, *, with_policy: bool) -> tuple[list[float], list[st
 
 
 def test_an_exported_policy_trains_as_plain_training_does_and_verifies(study: Study) -> None:
-    exported = tune(study.folder, "export", "tiny", "--format", "policy", "--trial", "1", "-o", "block.yaml")
+    tried = next(trial for trial in study.results["trials"] if recomputes(trial))
+    number = str(tried["number"])
+    exported = tune(study.folder, "export", "tiny", "--format", "policy", "--trial", number, "-o", "tried.yaml")
     assert (exported.returncode, exported.stdout) == (0, ""), exported.stderr
-    file = study.folder / "block.yaml"
+    file = study.folder / "tried.yaml"
     losses, names = train(file, with_policy=True)
     assert (losses, names) == train(file, with_policy=False)
-    assert len(set(losses)) == 4, "the model learns"
+    assert len(set(losses)) == len(losses), "the model learns"
 
-    verified = tune(study.folder, "verify", "search.yaml", "--policy", "block.yaml", "--json")
+    verified = tune(study.folder, "verify", "search.yaml", "--policy", "tried.yaml", "--json")
     assert verified.returncode == 0, verified.stderr
     trial = json.loads(verified.stdout)
-    assert (trial["policy_key"], trial["verification"]["verdict"]) == (
-        study.results["trials"][1]["policy_key"],
-        "MATCH",
-    )
-    assert trial["peak_memory_bytes"] == pytest.approx(study.results["trials"][1]["peak_memory_bytes"], rel=0.01)
+    assert (trial["policy_key"], trial["verification"]["verdict"]) == (tried["policy_key"], "MATCH")
+    assert trial["peak_memory_bytes"] == pytest.approx(tried["peak_memory_bytes"], rel=0.01)

@@ -20,13 +20,15 @@ class ListTerms:
     """What each placement of a list does to memory at one micro-batch size, each of shape (num_placements,).
 
     Attributes:
-        forward_delta: Bytes alive at the end of the list's forward span minus those at its start.
-        forward_rise: Most bytes alive within that span minus those at its start.
+        forward_delta: Bytes alive at the end of the list's forward span minus those at its start, without lingering.
+        lingering: Bytes that are alive from then to the end of the whole forward pass on top of that.
+        forward_rise: Most bytes alive within that span minus those at its start, lingering ones included.
         backward_delta: As above for the backward span.
         backward_rise: As above for the backward span.
     """
 
     forward_delta: IntArray
+    lingering: IntArray
     forward_rise: IntArray
     backward_delta: IntArray
     backward_rise: IntArray
@@ -99,7 +101,7 @@ class PlacementTable:
             for run in row:
                 calls, run_codes = changed[run]
                 codes[index, calls] = run_codes
-        return ListTerms(*_span(forward, codes, states.forward()), *_span(backward, codes, states.backward()))
+        return ListTerms(*_forward_span(forward, codes, states), *_backward_span(backward, codes, states))
 
 
 class _States:
@@ -110,7 +112,7 @@ class _States:
         self._find = cells
         self._index: dict[tuple[tuple[int, ...], str], int] = {}
         # A later block of a segment runs with the first one and does nothing of its own.
-        self._stretches: list[tuple[Stretch, Stretch]] = [(Stretch(0, 0), Stretch(0, 0))]
+        self._stretches: list[tuple[Stretch, Stretch, int]] = [(Stretch(0, 0), Stretch(0, 0), 0)]
         self.plain: IntArray = np.array([self._state((kind,), NONE) for kind in profile.classes], dtype=np.int64)
         self._calls_of: Mapping[int, IntArray] = {
             block: np.flatnonzero(np.asarray(profile.blocks) == block) for block in set(profile.blocks)
@@ -129,19 +131,21 @@ class _States:
             states[calls[0]] = self._state(tuple(classes[call] for call in calls), SEGMENT)
         return np.array(list(states), dtype=np.int64), np.array(list(states.values()), dtype=np.int64)
 
-    def forward(self) -> tuple[IntArray, IntArray]:
-        """Delta and rise of each state."""
-        return _columns([stretches[0] for stretches in self._stretches])
+    def forward(self) -> tuple[IntArray, IntArray, IntArray]:
+        """Delta, lingering bytes and rise of each state."""
+        deltas, rises = _columns([forward for forward, _, _ in self._stretches])
+        return deltas, np.array([lingering for _, _, lingering in self._stretches], dtype=np.int64), rises
 
     def backward(self) -> tuple[IntArray, IntArray]:
-        return _columns([stretches[1] for stretches in self._stretches])
+        """Delta and rise of each state."""
+        return _columns([backward for _, backward, _ in self._stretches])
 
     def _state(self, classes: tuple[int, ...], action: str) -> int:
         key = (classes, action)
         if key not in self._index:
             cell = self._find(self._profile, classes, action)
             self._index[key] = len(self._stretches)
-            self._stretches.append((cell.forward, cell.backward))
+            self._stretches.append((cell.forward, cell.backward, cell.lingering_bytes))
         return self._index[key]
 
 
@@ -152,20 +156,34 @@ def _columns(stretches: list[Stretch]) -> tuple[IntArray, IntArray]:
     )
 
 
-def _span(moments: list[Moment], codes: IntArray, states: tuple[IntArray, IntArray]) -> tuple[IntArray, IntArray]:
-    """Delta and rise of the moments one after another, for each row."""
-    state_delta, state_rise = states
-    alive = np.zeros(len(codes), dtype=np.int64)
-    rise = np.zeros(len(codes), dtype=np.int64)
+def _forward_span(moments: list[Moment], codes: IntArray, states: _States) -> tuple[IntArray, IntArray, IntArray]:
+    """Delta, lingering bytes and rise of the moments one after another, for each row."""
+    deltas, lingering_bytes, rises = states.forward()
+    kept, lingering, rise = np.zeros((3, len(codes)), dtype=np.int64)
     for moment in moments:
         if moment.stretch is not None:
-            delta, own_rise = np.int64(moment.stretch.delta_bytes), np.int64(moment.stretch.rise_bytes)
-            rise = np.maximum(rise, alive + own_rise)
-            alive = alive + delta
-        else:
-            of_call = codes[:, moment.call]
-            rise = np.maximum(rise, alive + state_rise[of_call])
-            alive = alive + state_delta[of_call]
+            rise = np.maximum(rise, kept + lingering + moment.stretch.rise_bytes)
+            kept = kept + moment.stretch.delta_bytes
+            continue
+        of_call = codes[:, moment.call]
+        rise = np.maximum(rise, kept + lingering + rises[of_call])
+        kept = kept + deltas[of_call]
+        lingering = lingering + lingering_bytes[of_call]
+    return kept, lingering, rise
+
+
+def _backward_span(moments: list[Moment], codes: IntArray, states: _States) -> tuple[IntArray, IntArray]:
+    """Delta and rise of the moments one after another, for each row."""
+    deltas, rises = states.backward()
+    alive, rise = np.zeros((2, len(codes)), dtype=np.int64)
+    for moment in moments:
+        if moment.stretch is not None:
+            rise = np.maximum(rise, alive + moment.stretch.rise_bytes)
+            alive = alive + moment.stretch.delta_bytes
+            continue
+        of_call = codes[:, moment.call]
+        rise = np.maximum(rise, alive + rises[of_call])
+        alive = alive + deltas[of_call]
     return alive, rise
 
 

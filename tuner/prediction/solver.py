@@ -62,22 +62,29 @@ class _Partial:
 
     Attributes:
         times: What the choices add to the step.
-        heights: Most bytes alive from there until these lists are through backward.
+        forward_heights: Most bytes alive from there until the forward pass is through.
+        backward_heights: Most bytes alive from then until these lists are through backward.
         residues: Bytes alive at that point.
         rows: Shape (num_choices, num_lists chosen so far), in the order of the lists.
     """
 
     times: FloatArray
-    heights: IntArray
+    forward_heights: IntArray
+    backward_heights: IntArray
     residues: IntArray
     rows: IntArray
 
     def then(self, before: Stretch, after: Stretch) -> _Partial:
         """With fixed stretches around it."""
-        heights = np.maximum(before.rise_bytes, before.delta_bytes + self.heights)
-        heights = np.maximum(heights, before.delta_bytes + self.residues + after.rise_bytes)
+        forward = np.maximum(before.rise_bytes, before.delta_bytes + self.forward_heights)
+        backward = before.delta_bytes + np.maximum(self.backward_heights, self.residues + after.rise_bytes)
         residues = before.delta_bytes + self.residues + after.delta_bytes
-        return _Partial(self.times, heights, residues, self.rows)
+        return _Partial(self.times, forward, backward, residues, self.rows)
+
+    @property
+    def heights(self) -> IntArray:
+        heights: IntArray = np.maximum(self.forward_heights, self.backward_heights)
+        return heights
 
 
 @dataclass(frozen=True)
@@ -95,12 +102,14 @@ class _StepLevels:
 
     Attributes:
         order: Index of the list at each level.
-        innermost: What runs between the last block's forward and its backward: head and loss.
+        head: What ends the forward pass, after the last block: head and loss. What lingers is freed at its end.
+        turn: What runs from there to the first block's backward.
     """
 
     order: tuple[int, ...]
     levels: tuple[_Level, ...]
-    innermost: Stretch
+    head: Stretch
+    turn: Stretch
     static_bytes: int
     update: Stretch
 
@@ -223,17 +232,18 @@ class PlacementSolver:
             table = self._tables[list_index]
             terms = table.terms(step.lists[list_index], timeline.cell, forward[level], backward[level])
             levels.append(_Level(*fixed[level], terms))
-        innermost, _ = fixed[len(order)]
-        return _StepLevels(tuple(order), tuple(levels), innermost, step.static_bytes, step.update)
+        head, turn = fixed[len(order)]
+        return _StepLevels(tuple(order), tuple(levels), head, turn, step.static_bytes, step.update)
 
 
 def _start(step: _StepLevels) -> _Partial:
-    inner = step.innermost
     none: FloatArray = np.zeros(1)
+    head, turn = step.head, step.turn
     return _Partial(
         none,
-        np.array([inner.rise_bytes], dtype=np.int64),
-        np.array([inner.delta_bytes], dtype=np.int64),
+        np.array([head.rise_bytes], dtype=np.int64),
+        np.array([head.delta_bytes + turn.rise_bytes], dtype=np.int64),
+        np.array([head.delta_bytes + turn.delta_bytes], dtype=np.int64),
         np.zeros((1, 0), dtype=np.int64),
     )
 
@@ -242,17 +252,23 @@ def _combined(costs: FloatArray, level: _Level, inner: _Partial) -> _Partial:
     """Every placement of a list with every choice for the lists after it."""
     terms = level.terms
     kept = terms.forward_delta[:, None]
-    heights = np.maximum(terms.forward_rise[:, None], kept + inner.heights[None, :])
-    heights = np.maximum(heights, kept + inner.residues[None, :] + terms.backward_rise[:, None])
+    lingering = terms.lingering[:, None]
+    forward = np.maximum(terms.forward_rise[:, None], kept + lingering + inner.forward_heights[None, :])
+    above = np.maximum(inner.backward_heights[None, :], inner.residues[None, :] + terms.backward_rise[:, None])
     residues = kept + inner.residues[None, :] + terms.backward_delta[:, None]
-    own, others = np.indices(heights.shape).reshape(2, -1)
+    own, others = np.indices(forward.shape).reshape(2, -1)
     rows = np.hstack([own[:, None], inner.rows[others]])
-    combined = _Partial((costs[:, None] + inner.times[None, :]).ravel(), heights.ravel(), residues.ravel(), rows)
+    times = (costs[:, None] + inner.times[None, :]).ravel()
+    combined = _Partial(times, forward.ravel(), (kept + above).ravel(), residues.ravel(), rows)
     return combined.then(level.before, level.after)
 
 
 def _pruned(partial: _Partial) -> _Partial:
-    """Without choices that another one beats in time and height, at the same residue."""
+    """Without choices that another one beats in time and height, at the same residue.
+
+    Where something lingers, the height of the forward pass grows by more than that of backward with each list before,
+    so that a choice which is pruned could in rare cases have been a little better.
+    """
     residues = partial.residues
     distinct = np.unique(residues)
     if len(distinct) > _MOST_RESIDUES:
@@ -267,7 +283,13 @@ def _pruned(partial: _Partial) -> _Partial:
         lowest = np.minimum.accumulate(heights)
         keep.append(members[np.concatenate([[True], heights[1:] < lowest[:-1]])])
     kept = np.concatenate(keep)
-    return _Partial(partial.times[kept], partial.heights[kept], residues[kept], partial.rows[kept])
+    return _Partial(
+        partial.times[kept],
+        partial.forward_heights[kept],
+        partial.backward_heights[kept],
+        residues[kept],
+        partial.rows[kept],
+    )
 
 
 def _peaks(step: _StepLevels, partial: _Partial) -> IntArray:
@@ -283,8 +305,8 @@ def _nested(
 
     Returns:
         The lists from the outermost inwards; the fixed stretches around each, before its forward and after its
-        backward, and at last what is innermost (with an empty one after it); the moments of each list's forward span;
-        those of its backward span.
+        backward, and at last the two between the last forward and the first backward: head and loss, and the rest; the
+        moments of each list's forward span; those of its backward span.
 
     Raises:
         NotNestedError: They do not.
@@ -306,7 +328,10 @@ def _nested(
     gaps.append(_joined(moments[position:]))
     depth = len(order)
     fixed = [(gaps[level], gaps[2 * depth - level]) for level in range(depth)]
-    fixed.append((gaps[depth], Stretch(0, 0)))
+    # The head is the first moment after the last block's forward.
+    turn_begins, turn_ends = (borders[depth - 1][1] + 1, borders[depth][0]) if depth else (0, len(moments))
+    head_ends = min(turn_begins + 1, turn_ends)
+    fixed.append((_joined(moments[turn_begins:head_ends]), _joined(moments[head_ends:turn_ends])))
     forward = [list(moments[first : last + 1]) for first, last in borders[:depth]]
     backward = [list(moments[first : last + 1]) for first, last in reversed(borders[depth:])]
     return order, fixed, forward, backward

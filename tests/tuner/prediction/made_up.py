@@ -37,13 +37,16 @@ def made_up_choices(
     )
 
 
-def made_up_profile(choices: SearchChoices, seed: int, *, odd_first_block: bool = False) -> MemoryProfile:
+def made_up_profile(
+    choices: SearchChoices, seed: int, *, odd_first_block: bool = False, lingers: bool = False
+) -> MemoryProfile:
     """What a dry run of such a model could have found; lists run one after the other.
 
     Args:
         odd_first_block: The first block of each list is of a class of its own.
+        lingers: Blocks leave something that is alive until the forward pass ends, as under autocast.
     """
-    steps = [_step(choices, batch.micro_batch_size, seed, odd_first_block) for batch in choices.batches]
+    steps = [_step(choices, batch.micro_batch_size, seed, odd_first_block, lingers) for batch in choices.batches]
     return MemoryProfile(
         parameter_bytes=40 * MIB,
         gradient_bytes=40 * MIB,
@@ -52,7 +55,7 @@ def made_up_profile(choices: SearchChoices, seed: int, *, odd_first_block: bool 
     )
 
 
-def _step(choices: SearchChoices, size: int, seed: int, odd_first_block: bool) -> StepProfile:
+def _step(choices: SearchChoices, size: int, seed: int, odd_first_block: bool, lingers: bool) -> StepProfile:
     generator = random.Random(seed)
 
     def some(low: int, high: int, times: int = size) -> int:
@@ -62,7 +65,7 @@ def _step(choices: SearchChoices, size: int, seed: int, odd_first_block: bool) -
     for list_index, blocks in enumerate(choices.shape.block_lists):
         num = blocks.num_blocks
         classes = tuple(1 if odd_first_block and call == 0 else 0 for call in range(num))
-        cells = [cell for kind in sorted(set(classes)) for cell in _cells_of_class(kind, some)]
+        cells = [cell for kind in sorted(set(classes)) for cell in _cells_of_class(kind, some, lingers)]
         plain = {cell.classes[0]: cell for cell in cells if cell.action == NONE}
         boundary = some(1, 3)
         for length in range(2, num + 1):
@@ -89,7 +92,7 @@ def _step(choices: SearchChoices, size: int, seed: int, odd_first_block: bool) -
     )
 
 
-def _cells_of_class(kind: int, some: object) -> list[Cell]:
+def _cells_of_class(kind: int, some: object, lingers: bool) -> list[Cell]:
     assert callable(some)
     inner, gradient = some(20, 60), some(1, 2, 1)
     kept_shares = {NONE: 1.0, "attention": 0.7, "mlp": 0.6, "attention+mlp": 0.3, BLOCK: 0.1}
@@ -99,7 +102,8 @@ def _cells_of_class(kind: int, some: object) -> list[Cell]:
         rebuilt = inner - kept
         forward = Stretch(kept, kept + some(1, 6), FORWARD_FLOPS)
         flops = int((2 + REBUILT_SHARES[action]) * FORWARD_FLOPS)
-        cells.append(Cell((kind,), action, forward, Stretch(gradient - kept, rebuilt + some(2, 9), flops)))
+        backward = Stretch(gradient - kept, rebuilt + some(2, 9), flops)
+        cells.append(Cell((kind,), action, forward, backward, some(0, 30, 1) if lingers else 0))
     return cells
 
 

@@ -64,11 +64,25 @@ def test_front_is_that_of_all_placements(lengths: list[int], actions: tuple[str,
             assert timeline.peak_bytes(policy) == front.peaks_bytes[point]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_what_lingers_until_the_forward_pass_ends_counts_until_then(seed: int) -> None:
+    choices = made_up.made_up_choices([6])
+    features = PlacementFeatures(choices)
+    timeline = MemoryTimeline(made_up.made_up_profile(choices, seed, lingers=True))
+    front = PlacementSolver(choices, features, timeline).front(0, made_up.made_up_weights(features, seed))
+    everything = brute_force(choices, timeline, features, made_up.made_up_weights(features, seed), 0)
+    for time, peak in zip(front.times, front.peaks_bytes, strict=True):
+        assert min(other for _, other, others_peak in everything if others_peak <= peak) == pytest.approx(time)
+
+
+@pytest.mark.parametrize("lingers", [False, True])
 @pytest.mark.parametrize(("lengths", "actions", "odd"), CASES)
-def test_listed_candidates_are_all_policies(lengths: list[int], actions: tuple[str, ...], odd: bool) -> None:
+def test_listed_candidates_are_all_policies(
+    lengths: list[int], actions: tuple[str, ...], odd: bool, lingers: bool
+) -> None:
     choices = made_up.made_up_choices(lengths, actions=actions)
     features = PlacementFeatures(choices)
-    timeline = MemoryTimeline(made_up.made_up_profile(choices, 1, odd_first_block=odd))
+    timeline = MemoryTimeline(made_up.made_up_profile(choices, 1, odd_first_block=odd, lingers=lingers))
     candidates = PlacementSolver(choices, features, timeline).candidates([], 0.0)
     seen = {}
     for index in range(len(candidates)):

@@ -19,6 +19,7 @@ from search_spaces.registry import make_space
 from tuner.forecast import Forecast, make_forecast
 from tuner.objective import Objective
 from tuner.prediction.front_filling import hypervolume
+from tuner.prediction.placement_features import cells_of
 from tuner.sampling.distinct_sampler import NoGainExpected
 from tuner.sampling.distributions import to_distributions
 from tuner.sampling.policy_study import PolicyStudy, Proposal, open_policy_study
@@ -258,7 +259,9 @@ def failed(proposal: Proposal, status: TrialStatus) -> TrialResult:
 
 
 def actions_of(policy: RecomputePolicy) -> set[str]:
-    return {region.action for placement in policy.placement for region in placement.regions}
+    """Of what is recomputed at once: a segment of a single block is a block."""
+    regions = (region for placement in policy.placement for region in placement.regions)
+    return {cell.action for region in regions for cell in cells_of(region)}
 
 
 def test_an_action_that_fails_is_not_proposed_again_and_the_others_are() -> None:
