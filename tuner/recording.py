@@ -6,6 +6,8 @@ import datetime
 import logging
 import time
 from collections.abc import Callable, Mapping
+from itertools import compress
+from operator import not_
 
 from mlflow_config import names
 from mlflow_config.errors import TrackingError
@@ -124,11 +126,16 @@ class MlflowListener:
         self._try(complete, is_last=True)
 
     def _record_all(self) -> None:
-        for trial in [trial for trial in self._results().trials if id(trial) not in self._shown]:
+        for trial in self._changed():
             if trial.number not in self._recorded_as_stopped and not self._recorder.is_recorded(trial.number):
                 self._record(trial)
             self._recorder.update_trial_tags(trial.number, _moving_tags(trial))
             self._show(trial)
+
+    def _changed(self) -> list[TrialRecord]:
+        """Records that MLflow does not show yet; asked for each trial that ends, of thousands."""
+        trials = self._results().trials
+        return list(compress(trials, map(not_, map(self._shown.__contains__, map(id, trials)))))
 
     def _show(self, trial: TrialRecord) -> None:
         before = self._shown_by_number.get(trial.number)

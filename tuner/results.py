@@ -189,8 +189,8 @@ class ResultsLedger:
         self._baseline_key = baseline_key
         self._objective = objective
         self.standings = Standings(objective)
-        self._records: dict[int, TrialRecord] = {}
-        #: In ascending order.
+        #: In order of number, and their numbers.
+        self._records: list[TrialRecord] = []
         self._numbers: list[int] = []
         self._baselines: list[int] = []
         self._placed: set[int] = set()
@@ -203,11 +203,12 @@ class ResultsLedger:
             ValueError: The trial has a result already.
         """
         number = result.trial_number
-        if number in self._records:
+        index = bisect_left(self._numbers, number)
+        if self._numbers[index : index + 1] == [number]:
             raise ValueError(f"trial {number} has a result already; each trial ends once")
         record = trial_record(result, self._objective, on_front=set(), best=None, baseline_key=self._baseline_key)
-        self._records[number] = record
-        insort(self._numbers, number)
+        self._records.insert(index, record)
+        self._numbers.insert(index, number)
         if record.is_baseline:
             insort(self._baselines, number)
         self.standings.add(result)
@@ -238,8 +239,8 @@ class ResultsLedger:
             search=self._search,
             environment=self._environment,
             model=self._model,
-            baseline=self._records[self._baselines[-1]] if self._baselines else None,
-            trials=[self._records[number] for number in self._numbers],
+            baseline=self._records[bisect_left(self._numbers, self._baselines[-1])] if self._baselines else None,
+            trials=list(self._records),
             front=front,
             best=best,
             playoff=playoff,
@@ -247,10 +248,11 @@ class ResultsLedger:
 
     def _place(self, front: set[int], best: int | None) -> None:
         for number in front | self._placed:
-            record = self._records[number]
+            index = bisect_left(self._numbers, number)
+            record = self._records[index]
             place = {"on_front": number in front, "is_best": number == best}
             if (record.on_front, record.is_best) != (place["on_front"], place["is_best"]):
-                self._records[number] = record.model_copy(update=place)
+                self._records[index] = record.model_copy(update=place)
         self._placed = front
 
 
