@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import logging
-
-from runners.base import RunnerError, WorkloadError
 from runners.trial import DryRunResult, DryRunSpec, InspectionSpec, ModelInspection
-from runners.worker_agent import WorkerAgent
-
-logger = logging.getLogger(__name__)
+from runners.worker_agent import WorkerAgent, read_inspection
 
 #: The current folder must not shadow modules of the worker; the rest keeps it quiet and its waiting threads asleep.
 _ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "PYTHONSAFEPATH": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -23,14 +17,7 @@ class LocalInspector:
 
     def inspect(self, spec: InspectionSpec) -> ModelInspection:
         """As `TrialRunner.inspect`."""
-        answer = json.loads(self._agent.inspect(spec.model_dump_json(), spec.timeout_s))
-        if "workload_error" in answer:
-            raise WorkloadError(answer["workload_error"])
-        if "runner_error" in answer:
-            logger.debug("worker output:\n%s", answer["detail"])
-            last_line = (answer["detail"].strip().splitlines() or [""])[-1]
-            raise RunnerError(f"{answer['runner_error']}; its last output was: {last_line}")
-        return ModelInspection.model_validate(answer["inspection"])
+        return read_inspection(self._agent.inspect(spec.model_dump_json(), spec.timeout_s))
 
     def dry_run(self, spec: DryRunSpec) -> DryRunResult:
         """As `TrialRunner.dry_run`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -15,7 +14,7 @@ from typing import Any
 import ray
 import ray.exceptions
 
-from runners.base import RunnerError, WorkloadError
+from runners.base import RunnerError
 from runners.trial import (
     DryRunResult,
     DryRunSpec,
@@ -28,7 +27,7 @@ from runners.trial import (
     TrialStatus,
     failed_trial,
 )
-from runners.worker_agent import WorkerAgent
+from runners.worker_agent import WorkerAgent, read_inspection
 
 logger = logging.getLogger(__name__)
 
@@ -136,19 +135,13 @@ class RayRunner:
     def inspect(self, spec: InspectionSpec) -> ModelInspection:
         agent, node_id = self._take_agent()
         try:
-            answer = json.loads(ray.get(agent.inspect.remote(spec.model_dump_json(), spec.timeout_s)))
+            answer = ray.get(agent.inspect.remote(spec.model_dump_json(), spec.timeout_s))
         except ray.exceptions.RayError as error:
             raise RunnerError(
                 f"the worker on node {node_id[:8]} was lost while the model was built: {error}"
             ) from error
         self._idle.append((agent, node_id))
-        if "workload_error" in answer:
-            raise WorkloadError(answer["workload_error"])
-        if "runner_error" in answer:
-            logger.debug("worker output:\n%s", answer["detail"])
-            last_line = (answer["detail"].strip().splitlines() or [""])[-1]
-            raise RunnerError(f"{answer['runner_error']}; its last output was: {last_line}")
-        return ModelInspection.model_validate(answer["inspection"])
+        return read_inspection(answer)
 
     def dry_run(self, spec: DryRunSpec) -> DryRunResult:
         agent, node_id = self._take_agent()

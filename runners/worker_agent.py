@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 
+from runners.base import RunnerError, WorkloadError
 from runners.trial import (
     DryRunResult,
     DryRunSpec,
+    ModelInspection,
     PlayoffResult,
     PlayoffSpec,
     TrialResult,
@@ -17,6 +20,8 @@ from runners.trial import (
     failed_trial,
 )
 from runners.worker_process import WorkerDiedError, WorkerProcess, WorkerTimeoutError
+
+logger = logging.getLogger(__name__)
 
 
 class WorkerAgent:
@@ -119,3 +124,20 @@ class WorkerAgent:
         if self._process is not None:
             self._process.kill()
             self._process = None
+
+
+def read_inspection(answer_json: str) -> ModelInspection:
+    """What `WorkerAgent.inspect` answered.
+
+    Raises:
+        WorkloadError: The model cannot be used as named.
+        RunnerError: The worker ended, or the model took too long; the message is one line.
+    """
+    answer = json.loads(answer_json)
+    if "workload_error" in answer:
+        raise WorkloadError(answer["workload_error"])
+    if "runner_error" in answer:
+        logger.debug("worker output:\n%s", answer["detail"])
+        last_line = (answer["detail"].strip().splitlines() or [""])[-1]
+        raise RunnerError(f"{answer['runner_error']}; its last output was: {last_line}")
+    return ModelInspection.model_validate(answer["inspection"])
