@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from runners.diagnosis.records import Diagnosis, DiagnosisSpec
+from runners.step_timeline.records import StepTimeline, StepTimelineSpec
 from runners.trial import (
     DryRunResult,
     DryRunSpec,
@@ -56,6 +58,12 @@ class TrialRunner(Protocol):
 
     def playoff(self, spec: PlayoffSpec) -> PlayoffResult:
         """Times a few policies in turn in one process; nothing else may be in flight. A failure is a result, too."""
+
+    def diagnosis(self, spec: DiagnosisSpec) -> Diagnosis:
+        """Measures what memory and time of a plain step are made of; nothing else may be in flight."""
+
+    def step_timeline(self, spec: StepTimelineSpec) -> StepTimeline:
+        """Follows what one step keeps for backward; nothing else may be in flight."""
 
     def cancel(self) -> Sequence[TrialResult]:
         """Stops every trial in flight and answers each with status CANCELLED."""

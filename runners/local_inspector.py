@@ -21,7 +21,7 @@ class LocalInspector:
 
     def dry_run(self, spec: DryRunSpec) -> DryRunResult:
         """As `TrialRunner.dry_run`."""
-        return DryRunResult.model_validate_json(self._agent.dry_run(spec.model_dump_json()))
+        return DryRunResult.model_validate_json(self._agent.ask("dry_run", spec.model_dump_json(), spec.timeout_s))
 
     def close(self) -> None:
         """Ends the process; may be called twice."""

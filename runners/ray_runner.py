@@ -9,19 +9,24 @@ import socket
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 import ray.exceptions
 
 from runners.base import RunnerError
+from runners.diagnosis.records import Diagnosis, DiagnosisSpec
+from runners.step_timeline.records import StepTimeline, StepTimelineSpec
 from runners.trial import (
+    Answer,
     DryRunResult,
     DryRunSpec,
     InspectionSpec,
     ModelInspection,
     PlayoffResult,
     PlayoffSpec,
+    QuestionKind,
+    QuestionSpec,
     TrialResult,
     TrialSpec,
     TrialStatus,
@@ -30,6 +35,8 @@ from runners.trial import (
 from runners.worker_agent import WorkerAgent, read_inspection
 
 logger = logging.getLogger(__name__)
+
+AnswerT = TypeVar("AnswerT", bound=Answer)
 
 #: Seconds until an address that nobody answers on is given up.
 _CONNECT_TIMEOUT_S = 5.0
@@ -144,13 +151,13 @@ class RayRunner:
         return read_inspection(answer)
 
     def dry_run(self, spec: DryRunSpec) -> DryRunResult:
-        agent, node_id = self._take_agent()
-        try:
-            result = DryRunResult.model_validate_json(ray.get(agent.dry_run.remote(spec.model_dump_json())))
-        except ray.exceptions.RayError as error:
-            return DryRunResult(refusal=f"the worker on node {node_id[:8]} was lost: {type(error).__name__}")
-        self._idle.append((agent, node_id))
-        return result
+        return self._ask("dry_run", spec, DryRunResult)
+
+    def diagnosis(self, spec: DiagnosisSpec) -> Diagnosis:
+        return self._ask("diagnosis", spec, Diagnosis)
+
+    def step_timeline(self, spec: StepTimelineSpec) -> StepTimeline:
+        return self._ask("step_timeline", spec, StepTimeline)
 
     def submit(self, spec: TrialSpec) -> None:
         self._submit(spec, retried=False)
@@ -168,13 +175,7 @@ class RayRunner:
         return results
 
     def playoff(self, spec: PlayoffSpec) -> PlayoffResult:
-        agent, node_id = self._take_agent()
-        try:
-            result = PlayoffResult.model_validate_json(ray.get(agent.playoff.remote(spec.model_dump_json())))
-        except ray.exceptions.RayError as error:
-            return PlayoffResult(failure=f"the worker on node {node_id[:8]} was lost: {type(error).__name__}")
-        self._idle.append((agent, node_id))
-        return result
+        return self._ask("playoff", spec, PlayoffResult)
 
     def cancel(self) -> Sequence[TrialResult]:
         cancelled = [
@@ -195,6 +196,15 @@ class RayRunner:
         # Only this process's connection ends; a cluster that it did not start goes on.
         ray.shutdown()
         self._is_open = False
+
+    def _ask(self, kind: QuestionKind, spec: QuestionSpec, answer_type: type[AnswerT]) -> AnswerT:
+        agent, node_id = self._take_agent()
+        try:
+            answer = ray.get(agent.ask.remote(kind, spec.model_dump_json(), spec.timeout_s))
+        except ray.exceptions.RayError as error:
+            return answer_type(failure=f"the worker on node {node_id[:8]} was lost: {type(error).__name__}")
+        self._idle.append((agent, node_id))
+        return answer_type.model_validate_json(answer)
 
     def _submit(self, spec: TrialSpec, *, retried: bool) -> None:
         agent, node_id = self._take_agent()

@@ -6,6 +6,8 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from runners.base import RunnerError
+from runners.diagnosis.records import Diagnosis, DiagnosisSpec
+from runners.step_timeline.records import StepTimeline, StepTimelineSpec
 from runners.trial import (
     DryRunResult,
     DryRunSpec,
@@ -58,7 +60,7 @@ class ReplayRunner:
         self._capacity = capacity
         self._latency_s = latency_s if callable(latency_s) else _constant(latency_s)
         self._inspection = inspection
-        self._dry_run = dry_run or DryRunResult(refusal="no dry run was recorded")
+        self._dry_run = dry_run or DryRunResult(failure="no dry run was recorded")
         self._enforces_cap = enforces_cap
         self._in_flight: list[tuple[float, int, TrialSpec]] = []
         self._closed = False
@@ -102,6 +104,12 @@ class ReplayRunner:
             _, _, spec = heapq.heappop(self._in_flight)
             results.append(self._answer(spec))
         return results
+
+    def diagnosis(self, spec: DiagnosisSpec) -> Diagnosis:
+        return Diagnosis(failure="no diagnosis was recorded")
+
+    def step_timeline(self, spec: StepTimelineSpec) -> StepTimeline:
+        return StepTimeline(failure="no timeline was recorded")
 
     def playoff(self, spec: PlayoffSpec) -> PlayoffResult:
         """Every round repeats the recorded step times."""

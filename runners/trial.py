@@ -13,7 +13,9 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.policy import RecomputePolicy
 
 
-class _Record(BaseModel):
+class Record(BaseModel):
+    """Frozen; unknown names are refused."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
 
@@ -48,7 +50,7 @@ class Verdict(str, enum.Enum):
     UNVERIFIED = "UNVERIFIED"
 
 
-class WorkloadSpec(_Record):
+class WorkloadSpec(Record):
     """The model, its data and its optimizer, as the user named them.
 
     Attributes:
@@ -70,7 +72,7 @@ class WorkloadSpec(_Record):
     seed: int = 0
 
 
-class InspectionSpec(_Record):
+class InspectionSpec(Record):
     """Asks what a model is made of.
 
     Attributes:
@@ -89,7 +91,7 @@ class InspectionSpec(_Record):
     timeout_s: float | None = None
 
 
-class ModelInspection(_Record):
+class ModelInspection(Record):
     """What a worker found: the model's shape and what a person should know before searching.
 
     Attributes:
@@ -107,7 +109,27 @@ class ModelInspection(_Record):
     environment: dict[str, Any] = {}
 
 
-class DryRunSpec(_Record):
+#: Kinds of questions about a workload that a worker answers, each by its method of that name.
+QuestionKind = Literal["dry_run", "playoff", "diagnosis", "step_timeline"]
+
+
+class QuestionSpec(Record):
+    """Asks a worker something that is no trial."""
+
+    timeout_s: float | None = None
+
+
+class Answer(Record):
+    """What a worker says to a question.
+
+    Attributes:
+        failure: Why there is no answer, in one line; None where there is one.
+    """
+
+    failure: str | None = None
+
+
+class DryRunSpec(QuestionSpec):
     """Asks what a step does to memory, without computing it: on tensors that have a shape and no data.
 
     Attributes:
@@ -118,25 +140,22 @@ class DryRunSpec(_Record):
     workload: WorkloadSpec
     choices: SearchChoices | None = None
     policies: tuple[RecomputePolicy, ...] = ()
-    timeout_s: float | None = None
 
 
-class DryRunResult(_Record):
+class DryRunResult(Answer):
     """What a dry run found out.
 
     Attributes:
         profile: None where the spec asked for none, or where the model has no dry run.
         peaks_bytes: Of the spec's policies, in the same order; empty where the model has no dry run.
-        refusal: Why the model has no dry run, in one line; None where it has.
     """
 
     profile: MemoryProfile | None = None
     peaks_bytes: tuple[int, ...] = ()
-    refusal: str | None = None
     wall_time_s: float | None = None
 
 
-class MeasurementSpec(_Record):
+class MeasurementSpec(Record):
     """How long to measure and whether to prove; see ``measurement`` in search.yaml."""
 
     warmup_steps: int = 2
@@ -146,7 +165,7 @@ class MeasurementSpec(_Record):
     verify: bool = True
 
 
-class TrialSpec(_Record):
+class TrialSpec(Record):
     """One trial to run.
 
     Attributes:
@@ -166,7 +185,7 @@ class TrialSpec(_Record):
     timeout_s: float | None = None
 
 
-class MemoryByKind(_Record):
+class MemoryByKind(Record):
     """Bytes alive at the worst moment of the step; the kinds add up to the peak."""
 
     parameters: int
@@ -177,7 +196,7 @@ class MemoryByKind(_Record):
     temporary: int
 
 
-class Verification(_Record):
+class Verification(Record):
     """The proof that a policy trains the same model, or why there is none.
 
     Attributes:
@@ -201,7 +220,7 @@ class Verification(_Record):
     split_verdict: Verdict | None = None
 
 
-class Prediction(_Record):
+class Prediction(Record):
     """What was predicted of a trial when it was asked for.
 
     Attributes:
@@ -216,7 +235,7 @@ class Prediction(_Record):
     time_deviation: float | None = None
 
 
-class TrialResult(_Record):
+class TrialResult(Record):
     """What one trial measured. Absent is None, never a stand-in number.
 
     Attributes:
@@ -263,7 +282,7 @@ class TrialResult(_Record):
     wall_time_s: float | None = None
 
 
-class PlayoffSpec(_Record):
+class PlayoffSpec(QuestionSpec):
     """A few policies to be timed in turn.
 
     Attributes:
@@ -276,19 +295,16 @@ class PlayoffSpec(_Record):
     min_rounds: int = 5
     max_rounds: int = 30
     relative_spread: float = 0.01
-    timeout_s: float | None = None
 
 
-class PlayoffResult(_Record):
+class PlayoffResult(Answer):
     """What the policies took, round by round.
 
     Attributes:
         step_times_s: Shape (num_policies, num_rounds); times of one round were taken right after one another.
-        failure: Why there are no times, in one line; None where there are.
     """
 
     step_times_s: tuple[tuple[float, ...], ...] = ()
-    failure: str | None = None
 
 
 FailureStatus = Literal[

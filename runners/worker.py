@@ -8,7 +8,7 @@ import platform
 import socket
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -16,6 +16,8 @@ from torch import nn
 from runners.base import WorkloadError
 from runners.devices.base import Device
 from runners.devices.registry import open_device
+from runners.diagnosis.diagnose import diagnose
+from runners.diagnosis.records import Diagnosis, DiagnosisSpec
 from runners.dry_run.dry_run import DryRun
 from runners.dry_run.fake_forward import fake_forward
 from runners.dry_run.fake_values import NoDryRunError
@@ -24,7 +26,10 @@ from runners.inspect_model import InspectedModel, inspect_model
 from runners.playoff_run import run_playoff
 from runners.proof.randomness import seed_everything
 from runners.rig import Rig
+from runners.step_timeline.records import StepTimeline, StepTimelineSpec
+from runners.step_timeline.trace_step import trace_step
 from runners.trial import (
+    Answer,
     DryRunResult,
     DryRunSpec,
     InspectionSpec,
@@ -42,7 +47,9 @@ from runners.trial_run import TrialRun
 from runners.worker_session import WorkerSession
 from runners.workloads.base import Workload
 from runners.workloads.load import load_workload
-from search_spaces.policy import RecomputePolicy
+from search_spaces.policy import BatchShape
+
+AnswerT = TypeVar("AnswerT", bound=Answer)
 
 
 class TrialWorker:
@@ -80,7 +87,7 @@ class TrialWorker:
             peaks = tuple(dry_run.peak_bytes(policy) for policy in spec.policies)
             result = DryRunResult(profile=profile, peaks_bytes=peaks)
         except Exception as error:  # noqa: BLE001  # as in _run
-            result = DryRunResult(refusal=f"the model has no dry run: {self._why_no_dry_run(error)}")
+            result = DryRunResult(failure=f"the model has no dry run: {self._why_no_dry_run(error)}")
             self._dry_run = None
         return result.model_copy(update={"wall_time_s": time.monotonic() - start})
 
@@ -101,12 +108,20 @@ class TrialWorker:
         )
 
     def playoff(self, spec: PlayoffSpec) -> PlayoffResult:
-        """Times a few policies in turn. Whatever goes wrong is a result with its reason, never an exception."""
-        try:
-            session = self._session_for(spec.workload, spec.policies[0])
-            return run_playoff(spec, session)
-        except Exception as error:  # noqa: BLE001  # as in _run
-            return PlayoffResult(failure=explain_error(error, None, None)[0])
+        """Times a few policies in turn."""
+        return self._answer(
+            lambda: run_playoff(spec, self._session_for(spec.workload, spec.policies[0].batch)), PlayoffResult
+        )
+
+    def diagnosis(self, spec: DiagnosisSpec) -> Diagnosis:
+        """Measures what memory and time of a plain step are made of."""
+        batch = spec.choices.batches[0]
+        return self._answer(lambda: diagnose(spec, self._session_for(spec.workload, batch)), Diagnosis)
+
+    def step_timeline(self, spec: StepTimelineSpec) -> StepTimeline:
+        """Follows what one step keeps."""
+        batch = spec.policy.batch
+        return self._answer(lambda: trace_step(spec, self._session_for(spec.workload, batch)), StepTimeline)
 
     def unclean_reason(self) -> str | None:
         """Why this process should not serve another trial; None while it is as it was before the first."""
@@ -133,7 +148,7 @@ class TrialWorker:
     def _run(self, spec: TrialSpec, start: float) -> TrialResult:
         trial: TrialRun | None = None
         try:
-            session = self._session_for(spec.workload, spec.policy)
+            session = self._session_for(spec.workload, spec.policy.batch)
             trial = TrialRun(spec, session, start)
             with session.device.memory_limit(spec.memory_cap_bytes):
                 return trial.run()
@@ -145,9 +160,16 @@ class TrialWorker:
                 return failed_trial(spec, TrialStatus.OUT_OF_MEMORY, reason, detail=detail)
             return failed_trial(spec, TrialStatus.FAILED, reason, detail=detail)
 
-    def _session_for(self, workload: WorkloadSpec, policy: RecomputePolicy) -> WorkerSession:
+    def _answer(self, ask: Callable[[], AnswerT], answer_type: type[AnswerT]) -> AnswerT:
+        """The answer; whatever goes wrong is an answer with its reason, never an exception."""
+        try:
+            return ask()
+        except Exception as error:  # noqa: BLE001  # as in _run
+            return answer_type(failure=explain_error(error, None, None)[0])
+
+    def _session_for(self, workload: WorkloadSpec, batch: BatchShape) -> WorkerSession:
         if self._session is None or self._session.spec != workload:
-            self._session = WorkerSession(workload, global_batch_size=policy.batch.global_batch_size)
+            self._session = WorkerSession(workload, global_batch_size=batch.global_batch_size)
         return self._session
 
 

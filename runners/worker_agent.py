@@ -9,11 +9,8 @@ from collections.abc import Mapping
 
 from runners.base import RunnerError, WorkloadError
 from runners.trial import (
-    DryRunResult,
-    DryRunSpec,
     ModelInspection,
-    PlayoffResult,
-    PlayoffSpec,
+    QuestionKind,
     TrialResult,
     TrialSpec,
     TrialStatus,
@@ -71,32 +68,25 @@ class WorkerAgent:
             self._end_worker()
         return result.model_dump_json()
 
-    def playoff(self, spec_json: str) -> str:
-        """Times a few policies in turn in a process of their own and answers with their times as JSON."""
-        spec = PlayoffSpec.model_validate_json(spec_json)
-        self._end_worker()
-        try:
-            answer = self._worker().ask({"kind": "playoff", "spec": json.loads(spec_json)}, timeout_s=spec.timeout_s)
-            result = PlayoffResult.model_validate(answer["playoff"])
-        except WorkerTimeoutError:
-            result = PlayoffResult(failure=f"not finished after {spec.timeout_s:g} s; stopped")
-        except WorkerDiedError as error:
-            result = PlayoffResult(failure=str(error))
-        self._end_worker()
-        return result.model_dump_json()
+    def ask(self, kind: QuestionKind, spec_json: str, timeout_s: float | None) -> str:
+        """Answers one question about a workload as JSON, ``{"failure": line}`` where the worker ended or took too long.
 
-    def dry_run(self, spec_json: str) -> str:
-        """Predicts memory in a process of its own, which is kept for the next dry run; answers as JSON."""
-        spec = DryRunSpec.model_validate_json(spec_json)
-        request = {"kind": "dry_run", "spec": json.loads(spec_json)}
+        A dry run has a process that is kept for the next dry run; any other question has one of its own.
+        """
+        is_without_data = kind == "dry_run"
+        what = f"the {kind.replace('_', ' ')}"
+        if not is_without_data:
+            self._end_worker()
+        worker = self._worker_without_data() if is_without_data else self._worker()
         try:
-            answer = self._worker_without_data().ask(request, timeout_s=spec.timeout_s)
-            result = DryRunResult.model_validate(answer["dry_run"])
+            answer = worker.ask({"kind": kind, "spec": json.loads(spec_json)}, timeout_s=timeout_s)["answer"]
         except WorkerTimeoutError:
-            result = DryRunResult(refusal=f"the dry run was not finished after {spec.timeout_s:g} s; stopped")
+            answer = {"failure": f"{what} was not finished after {timeout_s:g} s; stopped"}
         except WorkerDiedError as error:
-            result = DryRunResult(refusal=f"{error} during the dry run")
-        return result.model_dump_json()
+            answer = {"failure": f"{error} during {what}"}
+        if not is_without_data:
+            self._end_worker()
+        return json.dumps(answer)
 
     def stop(self) -> None:
         """Ends the worker processes, and with them a trial that is running; may be called twice."""

@@ -9,11 +9,22 @@ import signal
 import sys
 from typing import IO, Any
 
+from pydantic import BaseModel
+
 from runners.base import WorkloadError
-from runners.trial import DryRunSpec, InspectionSpec, PlayoffSpec, TrialSpec
+from runners.diagnosis.records import DiagnosisSpec
+from runners.step_timeline.records import StepTimelineSpec
+from runners.trial import DryRunSpec, InspectionSpec, PlayoffSpec, QuestionKind, TrialSpec
 
 #: Linux's prctl option that sends a signal to this process when its parent dies (linux/prctl.h).
 _PR_SET_PDEATHSIG = 1
+#: What each question is asked with; its kind is the name of the worker's method.
+_QUESTIONS: dict[QuestionKind, type[BaseModel]] = {
+    "dry_run": DryRunSpec,
+    "playoff": PlayoffSpec,
+    "diagnosis": DiagnosisSpec,
+    "step_timeline": StepTimelineSpec,
+}
 
 
 def main() -> None:
@@ -44,14 +55,11 @@ def _answer(worker: Any, request: dict[str, Any]) -> dict[str, Any]:
         except WorkloadError as error:
             return {"workload_error": str(error)}
         return {"inspection": inspection.model_dump(mode="json")}
-    if request["kind"] == "playoff":
-        playoff = worker.playoff(PlayoffSpec.model_validate(request["spec"]))
-        return {"playoff": playoff.model_dump(mode="json")}
-    if request["kind"] == "dry_run":
-        dry_run = worker.dry_run(DryRunSpec.model_validate(request["spec"]))
-        return {"dry_run": dry_run.model_dump(mode="json")}
-    result = worker.run(TrialSpec.model_validate(request["spec"]))
-    return {"result": result.model_dump(mode="json"), "unclean_reason": worker.unclean_reason()}
+    if request["kind"] == "run":
+        result = worker.run(TrialSpec.model_validate(request["spec"]))
+        return {"result": result.model_dump(mode="json"), "unclean_reason": worker.unclean_reason()}
+    answer = getattr(worker, request["kind"])(_QUESTIONS[request["kind"]].model_validate(request["spec"]))
+    return {"answer": answer.model_dump(mode="json")}
 
 
 def _die_with_parent() -> None:

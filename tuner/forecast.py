@@ -46,7 +46,7 @@ def describe_dry_run(dry_run: DryRunResult) -> str:
     """What came of a dry run, in one line for the log."""
     profile = dry_run.profile
     if profile is None:
-        return f"dry run: none, so no peak can be predicted ({dry_run.refusal})"
+        return f"dry run: none, so no peak can be predicted ({dry_run.failure})"
     took = "" if dry_run.wall_time_s is None else f" in {dry_run.wall_time_s:.1f} s"
     if profile.refusal is not None:
         return f"dry run{took}: peaks are predicted one policy at a time, since {profile.refusal}"

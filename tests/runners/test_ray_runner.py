@@ -71,7 +71,7 @@ class TestPrivateCluster:
             maker = trials(factory, num_blocks=3 if has_dry_run else 2)
             spec = DryRunSpec(workload=maker.workload(), policies=(maker.policy("none", micro=4),), timeout_s=90)
             result = runner.dry_run(spec)
-            assert (result.refusal is None, len(result.peaks_bytes)) == (has_dry_run, int(has_dry_run))
+            assert (result.failure is None, len(result.peaks_bytes)) == (has_dry_run, int(has_dry_run))
 
     def test_says_what_it_runs_on_and_how_many_at_once(self, runner: RayRunner) -> None:
         cpus = psutil.cpu_count()

@@ -75,7 +75,7 @@ def test_where_that_fails_too_nothing_is_predicted() -> None:
 
 
 def test_a_model_without_a_dry_run_has_no_forecast() -> None:
-    answer = DryRunResult(refusal="it looks at the values of its inputs")
+    answer = DryRunResult(failure="it looks at the values of its inputs")
     assert make_forecast(CHOICES, answer, cap_bytes=10**9, dry_run_peaks=lambda _: ()) is None
     assert describe_dry_run(answer) == (
         "dry run: none, so no peak can be predicted (it looks at the values of its inputs)"

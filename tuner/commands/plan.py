@@ -106,7 +106,7 @@ def _plan(
     with _at_work("running steps on fake tensors"):
         dry_run = inspector.dry_run(assemble.dry_run_spec(config, choices))
     if dry_run.profile is None:
-        return f"nothing can be predicted of {config.model.factory}: {dry_run.refusal}"
+        return f"nothing can be predicted of {config.model.factory}: {dry_run.failure}"
 
     def dry_run_peaks(policies: Sequence[RecomputePolicy]) -> Sequence[int]:
         with _at_work(f"running {len(policies)} placements on fake tensors, one by one"):

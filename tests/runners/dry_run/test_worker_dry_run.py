@@ -24,7 +24,7 @@ def test_answers_with_profile_and_peaks_in_order_of_the_policies(trials: Any) ->
     policies = (maker.policy("none", micro=4), maker.policy("block", micro=4))
     worker = TrialWorker()
     result = worker.dry_run(DryRunSpec(workload=maker.workload(), choices=choices(3), policies=policies))
-    assert result.refusal is None
+    assert result.failure is None
     assert result.profile is not None
     assert result.peaks_bytes[0] > result.peaks_bytes[1] > 0
     timeline = MemoryTimeline(result.profile)
@@ -54,9 +54,9 @@ def test_what_cannot_run_without_data_is_a_refusal_in_one_line(
 ) -> None:
     maker = trials(factory, args=args)
     result = TrialWorker().dry_run(DryRunSpec(workload=maker.workload(), policies=(maker.policy("none", micro=4),)))
-    assert result.refusal is not None
-    assert result.refusal.startswith(f"the model has no dry run: {reason}")
-    assert "\n" not in result.refusal
+    assert result.failure is not None
+    assert result.failure.startswith(f"the model has no dry run: {reason}")
+    assert "\n" not in result.failure
     assert result.peaks_bytes == ()
     assert "Traceback" not in "".join(capfd.readouterr())
 
@@ -64,7 +64,7 @@ def test_what_cannot_run_without_data_is_a_refusal_in_one_line(
 def test_worker_goes_on_after_a_refusal(trials: Any) -> None:
     worker = TrialWorker()
     refused = trials("chance.py:noisy_routing")
-    assert worker.dry_run(DryRunSpec(workload=refused.workload(), policies=(refused.policy("none", micro=4),))).refusal
+    assert worker.dry_run(DryRunSpec(workload=refused.workload(), policies=(refused.policy("none", micro=4),))).failure
     maker = trials("stack.py:plain", num_blocks=3)
     result = worker.dry_run(DryRunSpec(workload=maker.workload(), policies=(maker.policy("none", micro=4),)))
     assert result.peaks_bytes[0] > 0
@@ -98,7 +98,7 @@ class TestAgent:
         try:
             trial = TrialResult.model_validate_json(agent.run(maker.spec("none", micro=8).model_dump_json()))
             spec = DryRunSpec(workload=maker.workload(), policies=(maker.policy("none", micro=4),))
-            dry_run = DryRunResult.model_validate_json(agent.dry_run(spec.model_dump_json()))
+            dry_run = DryRunResult.model_validate_json(agent.ask("dry_run", spec.model_dump_json(), spec.timeout_s))
             after = TrialResult.model_validate_json(agent.run(maker.spec("none", micro=8).model_dump_json()))
         finally:
             agent.stop()
@@ -114,8 +114,8 @@ class TestAgent:
                 maker = trials("resources.py:failing", args={"how": how, "from_samples": 1})
                 policies = (maker.policy("none", micro=4),)
                 spec = DryRunSpec(workload=maker.workload(), policies=policies, timeout_s=timeout_s)
-                result = DryRunResult.model_validate_json(agent.dry_run(spec.model_dump_json()))
-                answers.append(result.refusal or "")
+                result = DryRunResult.model_validate_json(agent.ask("dry_run", spec.model_dump_json(), spec.timeout_s))
+                answers.append(result.failure or "")
         finally:
             agent.stop()
         assert answers[0] == "the dry run was not finished after 3 s; stopped"
@@ -125,6 +125,6 @@ class TestAgent:
 
 def test_replay_answers_what_was_recorded(trials: Any) -> None:
     spec = DryRunSpec(workload=trials("stack.py:plain").workload())
-    assert ReplayRunner({}).dry_run(spec).refusal == "no dry run was recorded"
+    assert ReplayRunner({}).dry_run(spec).failure == "no dry run was recorded"
     recorded = DryRunResult(peaks_bytes=(7,))
     assert json.loads(ReplayRunner({}, dry_run=recorded).dry_run(spec).model_dump_json())["peaks_bytes"] == [7]

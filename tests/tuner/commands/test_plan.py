@@ -208,7 +208,7 @@ def test_nothing_that_fits_is_exit_code_3(plan: Plan) -> None:
 
 
 def test_a_model_without_a_dry_run_is_exit_code_1(plan: Plan) -> None:
-    result = plan(dry_run=DryRunResult(refusal="the model has no dry run: it reads a value"))
+    result = plan(dry_run=DryRunResult(failure="the model has no dry run: it reads a value"))
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.splitlines()[-1] == (
         "nothing can be predicted of model.py:build: the model has no dry run: it reads a value"
