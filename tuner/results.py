@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from typing_extensions import Self
 
+from runners.diagnosis.records import UnitCost
 from runners.trial import MemoryByKind, ModelInspection, TrialResult, TrialStatus, Verification
 from search_spaces.policy import PolicyError, RecomputePolicy, policy_from_dict, policy_to_dict
 from tuner.objective import Objective
@@ -127,6 +128,7 @@ class StudyResults(_Record):
     front: list[int]
     best: int | None
     playoff: Playoff | None
+    unit_costs: list[UnitCost] = []
 
     @model_validator(mode="after")
     def _name_only_feasible_trials(self) -> Self:
@@ -213,18 +215,28 @@ class ResultsLedger:
             insort(self._baselines, number)
         self.standings.add(result)
 
-    def results(self, *, status: StudyStatus, stop_reason: str | None, playoff: Playoff | None = None) -> StudyResults:
+    def results(
+        self,
+        *,
+        status: StudyStatus,
+        stop_reason: str | None,
+        playoff: Playoff | None = None,
+        unit_costs: Sequence[UnitCost] = (),
+    ) -> StudyResults:
         """Everything that is known of the study now.
 
         Args:
             playoff: Times of the closest trials in turn; None before there was a playoff.
+            unit_costs: What each block and unit costs to keep and to rebuild; empty where that was not measured.
         """
-        moment = (len(self._records), status, stop_reason, playoff)
+        moment = (len(self._records), status, stop_reason, playoff, len(unit_costs))
         if self._last is None or self._last[0] != moment:
-            self._last = (moment, self._build(status, stop_reason, playoff))
+            self._last = (moment, self._build(status, stop_reason, playoff, unit_costs))
         return self._last[1]
 
-    def _build(self, status: StudyStatus, stop_reason: str | None, playoff: Playoff | None) -> StudyResults:
+    def _build(
+        self, status: StudyStatus, stop_reason: str | None, playoff: Playoff | None, unit_costs: Sequence[UnitCost]
+    ) -> StudyResults:
         members, winner = self.standings.front_with_winner(playoff)
         front = [result.trial_number for result in members]
         best = None if winner is None else winner.result.trial_number
@@ -244,6 +256,7 @@ class ResultsLedger:
             front=front,
             best=best,
             playoff=playoff,
+            unit_costs=list(unit_costs),
         )
 
     def _place(self, front: set[int], best: int | None) -> None:

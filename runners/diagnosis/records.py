@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from runners.trial import Answer, MemoryByKind, QuestionSpec, Record, WorkloadSpec
 from search_spaces.choices import SearchChoices
 
@@ -23,11 +25,12 @@ class UnitCost(Record):
     Attributes:
         blocks: Path of the block list.
         first: Position of the first block of the region.
-        last: Position of its last block.
+        last: Position of its last block; the same as ``first`` for every action but ``segment``.
         action: As in a policy; the region takes it, all else keeps everything.
         micro_batch_size: In samples.
-        saved_bytes: Bytes alive between forward and backward that the action does away with.
-        rebuild_time_s: Seconds that its recompute takes in one micro-batch.
+        saved_bytes: Bytes alive between forward and backward that the action does away with; negative where it keeps
+            more than it drops.
+        rebuild_time_s: Seconds that its recompute takes in one micro-batch; the median of a few.
     """
 
     blocks: str
@@ -37,6 +40,11 @@ class UnitCost(Record):
     micro_batch_size: int
     saved_bytes: int
     rebuild_time_s: float
+
+    @property
+    def saved_bytes_per_ms(self) -> float:
+        """What the table is sorted by; infinite for what is saved without a rebuild."""
+        return math.inf if self.rebuild_time_s == 0 else self.saved_bytes / (self.rebuild_time_s * 1e3)
 
 
 class Diagnosis(Answer):
