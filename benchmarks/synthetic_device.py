@@ -36,6 +36,8 @@ class DeviceKind:
             the same for all policies, in units of 2 MiB; and the cap is enforced. Else they are what was predicted.
         growth: How much dearer recompute gets along a list, in powers of e from its middle to its last block.
         slow_batch: What a step takes at one micro-batch size, over what it should.
+        overhead: What surrounds the kernels in a step of single samples, over the kernels' time; it halves with twice
+            the size. Recompute has more of it than the step has, by half.
         slow_pair: What recomputing attention and MLP each on its own costs, over what the two cost.
         roughness: Standard deviation of policies around any sum of costs, relative to their time.
     """
@@ -47,6 +49,7 @@ class DeviceKind:
     has_allocator: bool = False
     growth: float = 0.0
     slow_batch: float = 1.0
+    overhead: float = 0.0
     slow_pair: float = 1.0
     roughness: float = 0.003
 
@@ -57,6 +60,7 @@ DEVICE_KINDS = (
     DeviceKind("12 blocks, 5 % noise", (12,), noise=0.05),
     DeviceKind("12 blocks, later ones dearer", (12,), growth=0.8),
     DeviceKind("12 blocks, a slow micro-batch", (12,), slow_batch=1.4),
+    DeviceKind("12 blocks, small kernels", (12,), overhead=2.0),
     DeviceKind("12 blocks, a slow action", (12,), slow_pair=1.6),
     DeviceKind("48 blocks, allocator", (48,), has_allocator=True),
     DeviceKind("126 blocks, allocator", (126,), global_batch_size=16, has_allocator=True),
@@ -201,7 +205,10 @@ class SyntheticDevice:
         if generator.random() < 0.15 and not self.kind.has_allocator:
             base = base[::-1].copy()
         base[generator.integers(len(sizes))] *= self.kind.slow_batch
-        by_batch = base[:, None] * prices * (1 + generator.normal(0, 0.06, (len(sizes), len(labels))))
+        surroundings = self.kind.overhead / sizes
+        base_of_prices = base + 1.5 * surroundings
+        base = base + surroundings
+        by_batch = base_of_prices[:, None] * prices * (1 + generator.normal(0, 0.06, (len(sizes), len(labels))))
         return TimeWeights(base, by_batch, by_batch * generator.normal(0, 0.05, len(labels)), 0.0)
 
 

@@ -5,9 +5,10 @@ The time of a step at micro-batch b under a placement is modelled as::
     time = base[b] * (1 + sum over labels of (price + deviation[b]) * share + tilt * tilted_share)
 
 and everything unknown has a prior: bases of neighbouring sizes are alike, prices are near what the FLOPs say,
-deviations and tilts are small. How small, and how far single placements stray from any such sum (the lack of fit), is
-not known either: a few settings of both are fitted side by side and weighted by how well each explains what was
-measured. Where little was measured the settings disagree, and the intervals are as wide as they ought to be.
+deviations and tilts are small. How small, how much sizes differ, and how far single placements stray from any such sum
+(the lack of fit), is not known either: a few settings of these are fitted side by side and weighted by how well each
+explains what was measured. Where little was measured the settings disagree, and the intervals are as wide as they ought
+to be.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from functools import cached_property
 from itertools import product
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve, solve_triangular
+from scipy.linalg import block_diag, cho_factor, cho_solve, solve_triangular
 
 from tuner.prediction.placement_features import FloatArray
 
@@ -29,11 +30,17 @@ _LACK_OF_FIT = {0.001: 0.2, 0.003: 0.25, 0.01: 0.3, 0.02: 0.15, 0.05: 0.1}
 _DEVIATION = (0.01, 0.05)
 #: Standard deviation of the tilt of a price along the list, in plain steps.
 _TILT = (0.001, 0.02)
-#: Standard deviations of the bases, relative to a plain step: of all together, between sizes an octave and more apart,
-#: and of each size on its own.
-_BASE_COMMON, _BASE_SMOOTH, _BASE_OWN = 0.3, 0.15, 0.03
-#: Octaves of micro-batch size over which bases stay alike.
-_BASE_LENGTH_OCTAVES = 3.0
+#: Standard deviations of the bases, relative to a plain step: of all together, and of each size on its own.
+_BASE_COMMON, _BASE_OWN = 0.3, 0.03
+#: How much the micro-batch size matters, and the prior weight of each value: standard deviations of the bases, in plain
+#: steps, and of what prices drift by from the largest size down, relative to the price (plus a fifth of a plain step),
+#: over `_LENGTH_OCTAVES`. Where kernels are large it matters little; where they are small, what surrounds them takes
+#: most of the time, the more so the smaller the micro-batch.
+_SIZE_EFFECT = {(0.15, 0.0): 0.7, (1.5, 0.7): 0.3}
+#: Octaves of micro-batch size over which bases and prices stay alike.
+_LENGTH_OCTAVES = 3.0
+#: How much of the size's effect on prices all labels share.
+_SHARED_BY_LABELS = 0.8
 #: Standard deviation of a price around its prior mean: a share of it, and a floor for operations that have no FLOPs.
 _PRICE_RELATIVE, _PRICE_FLOOR = 0.3, 0.01
 #: Settings with less weight than this are passed over.
@@ -83,7 +90,7 @@ class TimeWeights:
 
 @dataclass(frozen=True)
 class _PriorSetting:
-    """The prior under one setting of deviation and tilt: the inverse of its covariance, and the covariance's size."""
+    """The prior under one setting of size effect, deviation and tilt: the inverse of its covariance, and the covariance's size."""
 
     precision: FloatArray
     half_log_determinant: float
@@ -103,11 +110,9 @@ class TimePrior:
         self.price_means = price_means
         octaves = np.log2(np.asarray(micro_batch_sizes, dtype=np.float64))
         distances = np.abs(octaves[:, None] - octaves[None, :])
-        self._base_covariance = (
-            _BASE_COMMON**2
-            + _BASE_SMOOTH**2 * np.exp(-distances / _BASE_LENGTH_OCTAVES)
-            + _BASE_OWN**2 * np.eye(self.num_batches)
-        )
+        self._likeness: FloatArray = np.exp(-distances / _LENGTH_OCTAVES)
+        below = octaves.max() - octaves
+        self._drift: FloatArray = np.minimum(below[:, None], below[None, :]) / _LENGTH_OCTAVES
 
     def mean(self) -> FloatArray:
         """Of all weights, shape (num_weights,)."""
@@ -118,30 +123,29 @@ class TimePrior:
     def settings(self) -> tuple[tuple[float, float, _PriorSetting], ...]:
         """Lack of fit, logarithm of the weight, and the prior, for each setting that is fitted."""
         settings = []
-        for deviation, tilt in product(_DEVIATION, _TILT):
-            factor = cho_factor(self._covariance(deviation, tilt), lower=True)
+        for size_effect, deviation, tilt in product(_SIZE_EFFECT, _DEVIATION, _TILT):
+            factor = cho_factor(self._covariance(size_effect, deviation, tilt), lower=True)
             precision = cho_solve(factor, np.eye(self.num_weights))
             prior = _PriorSetting(precision, float(np.log(np.diag(factor[0])).sum()))
-            settings += [(lack, math.log(weight), prior) for lack, weight in _LACK_OF_FIT.items()]
+            weight = _SIZE_EFFECT[size_effect]
+            settings += [(lack, math.log(weight * of_lack), prior) for lack, of_lack in _LACK_OF_FIT.items()]
         return tuple(settings)
 
     @property
     def num_weights(self) -> int:
         return self.num_batches + self.num_labels * (self.num_batches + 2)
 
-    def _covariance(self, deviation: float, tilt: float) -> FloatArray:
+    def _covariance(self, size_effect: tuple[float, float], deviation: float, tilt: float) -> FloatArray:
         """Of all weights, shape (num_weights, num_weights)."""
-        deviations = (deviation * (0.2 + self.price_means)) ** 2
-        variances = np.concatenate(
-            [
-                np.zeros(self.num_batches),
-                (_PRICE_RELATIVE * self.price_means + _PRICE_FLOOR) ** 2,
-                np.tile(deviations, self.num_batches),
-                np.full(self.num_labels, tilt**2),
-            ]
-        )
-        covariance = np.diag(variances)
-        covariance[: self.num_batches, : self.num_batches] = self._base_covariance
+        of_bases, of_prices = size_effect
+        size_own = np.eye(self.num_batches)
+        bases = _BASE_COMMON**2 + of_bases**2 * self._likeness + _BASE_OWN**2 * size_own
+        scale = 0.2 + self.price_means
+        labels_alike = (1 - _SHARED_BY_LABELS) * np.eye(self.num_labels) + _SHARED_BY_LABELS
+        deviations = np.kron(of_prices**2 * self._drift, labels_alike * np.outer(scale, scale))
+        deviations += np.kron(size_own, np.diag((deviation * scale) ** 2))
+        prices = np.diag((_PRICE_RELATIVE * self.price_means + _PRICE_FLOOR) ** 2)
+        covariance: FloatArray = block_diag(bases, prices, deviations, tilt**2 * np.eye(self.num_labels))
         return covariance
 
     def design(
@@ -160,7 +164,7 @@ class TimePrior:
 
 
 class _Setting:
-    """The model under one setting of lack of fit, deviation and tilt, fitted.
+    """The model under one setting of lack of fit, size effect, deviation and tilt, fitted.
 
     In the form whose cost grows with the number of weights, not of trials: weights are some tens, trials may be
     thousands.
