@@ -90,7 +90,7 @@ class TimeWeights:
 
 @dataclass(frozen=True)
 class _PriorSetting:
-    """The prior under one setting of size effect, deviation and tilt: the inverse of its covariance, and the covariance's size."""
+    """The prior under one setting of size effect, deviation and tilt: inverse and size of its covariance."""
 
     precision: FloatArray
     half_log_determinant: float
