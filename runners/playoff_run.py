@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 
+from runners.measure.length_mix import run_in_turn
 from runners.measure.spread import median_standard_error
 from runners.measure.step_time import time_once
 from runners.rig import Rig
@@ -18,12 +19,13 @@ _WARMUP_ROUNDS = 1
 
 
 def run_playoff(spec: PlayoffSpec, session: WorkerSession) -> PlayoffResult:
-    """Takes one whole optimizer step per policy and round, until their ratios are steady.
+    """Takes one whole optimizer step per policy, sequence length and round, until their ratios are steady.
 
     Each round begins with another policy, so that none always runs in the wake of the same neighbour.
     """
     start = time.monotonic()
-    batches = [session.batches(policy) for policy in spec.policies]
+    steps = [session.steps(policy) for policy in spec.policies]
+    num_lengths = len(session.spec.sequence_lengths) or 1
     rig = Rig(session.workload, spec.workload, session.device)
     rounds: list[list[float]] = []
     for number in range(_WARMUP_ROUNDS + spec.max_rounds):
@@ -31,8 +33,9 @@ def run_playoff(spec: PlayoffSpec, session: WorkerSession) -> PlayoffResult:
         for offset in range(len(spec.policies)):
             index = (number + offset) % len(spec.policies)
             rig.place(spec.policies[index])
-            micro_batches = batches[index]
-            times_s[index] = time_once(lambda: rig.step.run(micro_batches), session.device)  # noqa: B023  # called at once
+            cycle = steps[index]
+            cycle_s = time_once(lambda: run_in_turn(rig.step, cycle), session.device)  # noqa: B023  # called at once
+            times_s[index] = cycle_s / num_lengths
         if number >= _WARMUP_ROUNDS:
             rounds.append(times_s)
         is_late = spec.timeout_s is not None and time.monotonic() - start > _DEADLINE_SHARE * spec.timeout_s

@@ -55,7 +55,9 @@ class WorkloadSpec(Record):
 
     Attributes:
         base_dir: Folder that relative paths in the factories start from.
-        sequence_length: Tokens per sample; None where the model has no such length.
+        sequence_length: Tokens per sample; None where the model has no such length. Of several lengths the longest:
+            it decides whether a policy fits.
+        shorter_sequence_lengths: The others, ascending; steps take turns at all lengths.
         device: ``auto``, ``cpu``, ``cuda`` or ``npu``.
     """
 
@@ -65,11 +67,17 @@ class WorkloadSpec(Record):
     autocast: str | None = None
     batch_factory: str | None = None
     sequence_length: int | None = None
+    shorter_sequence_lengths: tuple[int, ...] = ()
     optimizer_name: str = "adamw"
     optimizer_args: dict[str, Any] = {}
     base_dir: str = "."
     device: str = "auto"
     seed: int = 0
+
+    @property
+    def sequence_lengths(self) -> tuple[int, ...]:
+        """All lengths, ascending; empty where the model has none."""
+        return self.shorter_sequence_lengths + (() if self.sequence_length is None else (self.sequence_length,))
 
 
 class InspectionSpec(Record):
@@ -95,7 +103,8 @@ class ModelInspection(Record):
     """What a worker found: the model's shape and what a person should know before searching.
 
     Attributes:
-        tokens_per_sample: Tokens of one sample, padding included; None where samples are not sequences.
+        tokens_per_sample: Tokens of one sample, padding included, the mean of several lengths; None where samples are
+            not sequences.
         has_own_recompute: The model calls activation checkpointing itself.
         device_memory_bytes: Memory that a percentage cap is a share of.
         environment: Versions, device name and thread count of the worker.
@@ -103,7 +112,7 @@ class ModelInspection(Record):
 
     shape: ModelShape
     model_class: str
-    tokens_per_sample: int | None = None
+    tokens_per_sample: int | float | None = None
     has_own_recompute: bool = False
     device_memory_bytes: int | None = None
     environment: dict[str, Any] = {}
@@ -240,8 +249,10 @@ class TrialResult(Record):
 
     Attributes:
         reason: One line that says why the trial did not complete.
-        step_time_s: Median wall time of a whole optimizer step at the global batch.
+        step_time_s: Median wall time of a whole optimizer step at the global batch. Of several sequence lengths the
+            mean step: a measurement is then one step at each length.
         step_time_spread_s: Standard error of that median.
+        num_steps: Measurements that the median is of.
         relative_speed: Samples per second over those of the interleaved reference steps.
         relative_speed_spread: Standard error of ``relative_speed``.
         reference_step_time_s: What the reference would take for the same global batch, measured beside this trial.
@@ -301,7 +312,8 @@ class PlayoffResult(Answer):
     """What the policies took, round by round.
 
     Attributes:
-        step_times_s: Shape (num_policies, num_rounds); times of one round were taken right after one another.
+        step_times_s: Shape (num_policies, num_rounds); times of one round were taken right after one another. Of
+            several sequence lengths each is the mean of one step at each.
     """
 
     step_times_s: tuple[tuple[float, ...], ...] = ()

@@ -9,6 +9,7 @@ from typing import Any
 
 from runners.devices.base import PeakMemory
 from runners.measure.flops import count_step_flops
+from runners.measure.length_mix import mean_over_lengths, run_in_turn
 from runners.measure.spread import median_standard_error
 from runners.measure.step_time import StepTimes, measure_step_times, time_once
 from runners.proof.randomness import seed_everything
@@ -47,8 +48,10 @@ class TrialRun:
         self.rig = rig = Rig(session.workload, spec.workload, session.device, spec.policy)
         verification = self._verify(rig)
         peak = session.device.measure_peak(RigStep(rig, micro_batches), live_bytes_before_trial=live_bytes)
-        flops_ratio = self._recomputed_flops_ratio(rig, micro_batches[0])
-        times = self._times(rig, micro_batches, peak, verification)
+        # Made only now: the peak is that of the longest sequences alone.
+        steps = [micro_batches, *session.shorter_steps(spec.policy)]
+        flops_ratio = self._recomputed_flops_ratio(rig, [step[0] for step in steps])
+        times = mean_over_lengths(self._times(rig, steps, peak, verification), len(steps))
         return self._result(verification, peak, flops_ratio, times)
 
     def _verify(self, rig: Rig) -> Verification:
@@ -56,32 +59,39 @@ class TrialRun:
             return Verification(verdict=Verdict.UNVERIFIED, reason="measurement.verify is false")
         return self._session.prover.verify(self._spec.policy, rig)
 
-    def _recomputed_flops_ratio(self, rig: Rig, micro_batch: Mapping[str, Any]) -> float | None:
+    def _recomputed_flops_ratio(self, rig: Rig, micro_batches: Sequence[Mapping[str, Any]]) -> float | None:
         """FLOPs that recompute adds, over those of the plain step; None where the model has none that are counted.
 
         Both are counted in one step under the policy: the plain model may not fit at this micro-batch.
         """
         seed_everything(self._spec.workload.seed)
-        flops = count_step_flops(lambda: rig.step.accumulate([micro_batch]), rig.phases)
+        flops = count_step_flops(lambda: rig.step.accumulate(micro_batches), rig.phases)
         rig.step.drop_gradients()
         return flops.recomputed / flops.plain if flops.plain else None
 
     def _times(
-        self, rig: Rig, micro_batches: Sequence[Mapping[str, Any]], peak: PeakMemory, verification: Verification
+        self,
+        rig: Rig,
+        steps: Sequence[Sequence[Mapping[str, Any]]],
+        peak: PeakMemory,
+        verification: Verification,
     ) -> StepTimes:
+        """Of cycles through all lengths, one step each."""
         measurement = self._spec.measurement
         if not self._can_win(peak, verification):
             # It is measured, so that the table shows it, but a steady figure would decide nothing.
             measurement = measurement.model_copy(update={"max_steps": measurement.min_steps})
-        for _ in range(measurement.warmup_steps - _MEMORY_STEPS):
+        for micro_batches in steps[1:]:
             rig.step.run(micro_batches)
+        for _ in range(measurement.warmup_steps - _MEMORY_STEPS):
+            run_in_turn(rig.step, steps)
         time_reference = None
         if self._spec.reference is not None:
             time_reference = self._reference_timer(rig, self._spec.reference)
             time_reference()
         timing_start = time.monotonic()
         return measure_step_times(
-            lambda: rig.step.run(micro_batches),
+            lambda: run_in_turn(rig.step, steps),
             time_reference,
             phases=rig.phases,
             device=self._session.device,
@@ -94,11 +104,11 @@ class TrialRun:
         global_batch_size = reference.batch.global_batch_size
         per_step = global_batch_size // reference.batch.micro_batch_size
         num_timed = max(1, round(_REFERENCE_SHARE * per_step))
-        micro_batches = self._session.batches(reference)[:num_timed]
+        steps = [step[:num_timed] for step in self._session.steps(reference)]
 
         def time_reference() -> float:
             with rig.placed(reference):
-                seconds = time_once(lambda: rig.step.accumulate(micro_batches), self._session.device)
+                seconds = time_once(lambda: [rig.step.accumulate(step) for step in steps], self._session.device)
             rig.step.drop_gradients()
             return seconds * per_step / num_timed
 

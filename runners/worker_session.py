@@ -48,10 +48,22 @@ class WorkerSession:
         children = psutil.Process().children()
         return f"the trial left {len(children)} child processes" if children else None
 
-    def batches(self, policy: RecomputePolicy) -> list[dict[str, Any]]:
-        """The micro-batches of one optimizer step under the policy, the same ones each time."""
+    def batches(self, policy: RecomputePolicy, sequence_length: int | None = None) -> list[dict[str, Any]]:
+        """The micro-batches of one optimizer step under the policy, the same ones each time.
+
+        Args:
+            sequence_length: Of them all; None is the longest.
+        """
         batches = []
         for part in range(policy.batch.gradient_accumulation_steps):
             seed_everything(self.spec.seed + part + 1)
-            batches.append(self.workload.make_batch(policy.batch.micro_batch_size))
+            batches.append(self.workload.make_batch(policy.batch.micro_batch_size, sequence_length))
         return batches
+
+    def steps(self, policy: RecomputePolicy) -> list[list[dict[str, Any]]]:
+        """The micro-batches of one optimizer step at each sequence length, the longest first."""
+        return [self.batches(policy), *self.shorter_steps(policy)]
+
+    def shorter_steps(self, policy: RecomputePolicy) -> list[list[dict[str, Any]]]:
+        """The same without the longest."""
+        return [self.batches(policy, length) for length in reversed(self.spec.shorter_sequence_lengths)]

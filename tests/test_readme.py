@@ -174,7 +174,6 @@ def leaves(data: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
 #: What the page on search.yaml says is refused as "not supported yet", with values to try.
 NOT_YET: dict[str, list[object]] = {
     "model.compile": ["blocks", "model"],
-    "batch.sequence_length": [[64, 128]],
     "placement.actions": [["none", "selective"], ["none", "offload"]],
     "placement.target": ["megatron"],
     "runner.data_parallel_degree": [2],

@@ -24,19 +24,29 @@ class GoalError(UserError):
 
 
 def workload_spec(config: SearchConfig) -> WorkloadSpec:
+    *shorter, longest = _sequence_lengths(config) or (None,)
     return WorkloadSpec(
         model_factory=config.model.factory,
         model_args=dict(config.model.args),
         dtype=config.model.dtype,
         autocast=config.model.autocast,
         batch_factory=config.batch.factory,
-        sequence_length=config.batch.sequence_length,
+        sequence_length=longest,
+        shorter_sequence_lengths=tuple(shorter),
         optimizer_name=config.optimizer.name,
         optimizer_args=dict(config.optimizer.args),
         base_dir=str(config.base_dir.resolve()),
         device=config.runner.device,
         seed=config.search.seed,
     )
+
+
+def _sequence_lengths(config: SearchConfig) -> tuple[int, ...]:
+    """Ascending."""
+    lengths = config.batch.sequence_length
+    if lengths is None:
+        return ()
+    return (lengths,) if isinstance(lengths, int) else tuple(sorted(lengths))
 
 
 def inspection_spec(config: SearchConfig) -> InspectionSpec:

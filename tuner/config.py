@@ -25,11 +25,11 @@ from tuner.config_values import (
     ModelFactory,
     ModulePath,
     NothingYet,
-    OneLength,
     OneRank,
     Options,
     PositiveInt,
     Resources,
+    SequenceLengths,
     StudyName,
     StudyStore,
     Text,
@@ -93,8 +93,10 @@ class BatchSection(_Section):
         description="Samples of one forward and backward that may be tried; each must divide global_batch_size. "
         "auto tries every divisor.",
     )
-    sequence_length: OneLength = Field(
-        default=None, description="Tokens per sample; null where the factory needs none or has one of its own."
+    sequence_length: SequenceLengths = Field(
+        default=None,
+        description="Tokens per sample; null where the factory needs none or has one of its own. Of a list the longest "
+        "must fit, and throughput is that of all lengths, each as often as the others.",
     )
     factory: BatchFactory | None = Field(
         default=None,

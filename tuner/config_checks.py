@@ -68,15 +68,18 @@ def _listed(numbers: list[int]) -> str:
 
 
 def _repeated_entries(config: SearchConfig) -> Iterator[Contradiction]:
-    lists: tuple[tuple[KeyPath, tuple[object, ...] | str], ...] = (
+    lists: tuple[tuple[KeyPath, object], ...] = (
         (("batch", "micro_batch_sizes"), config.batch.micro_batch_sizes),
+        (("batch", "sequence_length"), config.batch.sequence_length),
         (("placement", "blocks"), config.placement.blocks),
         (("placement", "actions"), config.placement.actions),
         (("placement", "segment_sizes"), config.placement.segment_sizes),
     )
     for path, entries in lists:
-        for index, entry in enumerate(entries if isinstance(entries, tuple) else ()):
-            first = entries.index(entry)  # type: ignore[arg-type]  # entries is a tuple here
+        if not isinstance(entries, tuple):
+            continue
+        for index, entry in enumerate(entries):
+            first = entries.index(entry)
             if first < index:
                 here, before = (*path, index), (*path, first)
                 text = (

@@ -33,6 +33,7 @@ _STAND_INS: dict[KeyPath, Any] = {
 }
 _ENTRY_STAND_INS: dict[KeyPath, Any] = {
     ("batch", "micro_batch_sizes"): 1,
+    ("batch", "sequence_length"): 1,
     ("placement", "blocks"): "blocks",
     ("placement", "actions"): "none",
     ("placement", "units"): "unit",

@@ -41,12 +41,6 @@ def not_supported_yet(*values: object) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def _no_list(value: object) -> object:
-    if isinstance(value, list | tuple):
-        raise PydanticCustomError(NOT_SUPPORTED_YET, "not supported yet")
-    return value
-
-
 def _no_several(value: object) -> object:
     if isinstance(value, int) and value > 1:
         raise PydanticCustomError(NOT_SUPPORTED_YET, "not supported yet")
@@ -107,6 +101,11 @@ def _batch_factory(text: str, info: ValidationInfo) -> str:
     return check_batch_factory(text, base_dir=(info.context or {}).get("base_dir"))
 
 
+def _alone_where_one(lengths: Any) -> Any:
+    """A list of one says the same as its entry, and is the same to whoever compares two files."""
+    return lengths[0] if isinstance(lengths, tuple) and len(lengths) == 1 else lengths
+
+
 def _whole_where_possible(number: float) -> Any:
     return int(number) if number == int(number) else number
 
@@ -154,5 +153,9 @@ TrackingStore = Annotated[
     str, AfterValidator(check_tracking_store), Field(examples=["sqlite:///mlflow.db", "http://127.0.0.1:5000"])
 ]
 NothingYet = Annotated[None, not_supported_yet()]
-OneLength = Annotated[PositiveInt | None, BeforeValidator(_no_list)]
+SequenceLengths = Annotated[
+    Annotated[PositiveInt | None, WORD] | Annotated[tuple[PositiveInt, ...], AS_TUPLE, LIST],
+    BY_SHAPE,
+    AfterValidator(_alone_where_one),
+]
 OneRank = Annotated[int, Field(ge=1, le=1), BeforeValidator(_no_several)]

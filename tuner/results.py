@@ -106,7 +106,7 @@ class ModelRecord(_Record):
 
     model_class: str
     num_parameters: int
-    tokens_per_sample: int | None
+    tokens_per_sample: int | float | None
     has_own_recompute: bool
     block_lists: list[BlockListRecord]
     notes: list[str]

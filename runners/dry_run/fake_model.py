@@ -34,7 +34,7 @@ class FakeModelWorkload:
         self._mode = mode
 
     @property
-    def tokens_per_sample(self) -> int | None:
+    def tokens_per_sample(self) -> int | float | None:
         return self._workload.tokens_per_sample
 
     def build_model(self) -> nn.Module:
@@ -51,8 +51,8 @@ class FakeModelWorkload:
         _drop_data(model, self._mode)
         return model
 
-    def make_batch(self, micro_batch_size: int) -> dict[str, Any]:
-        return self._workload.make_batch(micro_batch_size)
+    def make_batch(self, micro_batch_size: int, sequence_length: int | None = None) -> dict[str, Any]:
+        return self._workload.make_batch(micro_batch_size, sequence_length)
 
     def loss_of(self, output: Any) -> torch.Tensor:
         return self._workload.loss_of(output)

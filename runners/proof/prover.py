@@ -60,6 +60,7 @@ class Prover:
         reference = f"the model as given, without a policy, at micro-batch {baseline.micro_batch_size}"
         if baseline.micro_batch_size != policy.batch.micro_batch_size:
             reference += ", the largest at which it fits"
+        reference += _in_words(_length_of_each_step(self._setup))
         if baseline.doubt is not None:
             recompute = Verification(
                 verdict=Verdict.UNVERIFIED,
@@ -126,9 +127,13 @@ class Prover:
         key = (micro_batch_size, accumulation)
         if key in self._baselines:
             return self._baselines[key]
+        lengths = _length_of_each_step(self._setup)
         batches = [
-            [self._setup.batch(micro_batch_size, step=step, part=part) for part in range(accumulation)]
-            for step in range(NUM_STEPS)
+            [
+                self._setup.batch(micro_batch_size, step=step, part=part, sequence_length=length)
+                for part in range(accumulation)
+            ]
+            for step, length in enumerate(lengths)
         ]
         record, repeated = self._plain_run(batches), self._plain_run(batches)
         difference = compare_records(record, repeated)
@@ -148,6 +153,16 @@ class Prover:
         self._setup.seed()
         dtype = self._setup.lowest_dtype(rig)
         return record_training(rig.step, batches, device=self._setup.device, dtype=dtype)
+
+
+def _length_of_each_step(setup: ProofSetup) -> list[int | None]:
+    """The longest, the shortest, then those between, over and over; the longest comes first, as in training it may."""
+    lengths = [*setup.extreme_lengths(), *reversed(setup.spec.shorter_sequence_lengths[1:])]
+    return [lengths[step % len(lengths)] for step in range(NUM_STEPS)]
+
+
+def _in_words(lengths: list[int | None]) -> str:
+    return f", sequence lengths {', '.join(map(str, lengths))}" if len(set(lengths)) > 1 else ""
 
 
 def _doubt(record: TrainingRecord, difference: Difference) -> str | None:

@@ -30,9 +30,14 @@ class ProofSetup:
     def seed(self) -> None:
         seed_everything(self.spec.seed)
 
-    def batch(self, num_samples: int, *, step: int, part: int) -> dict[str, Any]:
+    def batch(self, num_samples: int, *, step: int, part: int, sequence_length: int | None = None) -> dict[str, Any]:
+        """The same for the same arguments; of the longest sequences unless told otherwise."""
         seed_everything(self.spec.seed + 1009 * step + part + 1)
-        return self.workload.make_batch(num_samples)
+        return self.workload.make_batch(num_samples, sequence_length)
+
+    def extreme_lengths(self) -> tuple[int | None, ...]:
+        """The longest sequence length and, of several, the shortest."""
+        return (self.spec.sequence_length, *self.spec.shorter_sequence_lengths[:1])
 
     def lowest_dtype(self, rig: Rig) -> torch.dtype:
         """The coarsest type that takes part in a step."""

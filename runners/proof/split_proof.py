@@ -17,6 +17,8 @@ from runners.trial import Verdict
 
 #: Step number of the batch that is divided; far from those of the other steps.
 _SPLIT_STEP = 1_000_000
+#: Which verdict decides where there are several.
+_GRAVITY = {Verdict.MATCH: 0, Verdict.UNVERIFIED: 1, Verdict.MISMATCH: 2}
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class SplitProof:
 
     In single precision wherever the model runs in it: what a division does to the training is the same in every
     precision, but in bfloat16 a gradient summed over the whole batch is off by more than a real fault would show.
+    Of several sequence lengths the longest and the shortest are compared.
     """
 
     def __init__(self, setup: ProofSetup, *, global_batch_size: int) -> None:
@@ -49,23 +52,29 @@ class SplitProof:
         return self._findings[micro_batch_size]
 
     def _find(self, micro_batch_size: int) -> SplitFinding:
+        findings = [self._find_at(length, micro_batch_size) for length in self._setup.extreme_lengths()]
+        return max(findings, key=lambda found: (_GRAVITY[found.verdict], found.difference.relative_error))
+
+    def _find_at(self, sequence_length: int | None, micro_batch_size: int) -> SplitFinding:
         if self._setup.is_low_precision:
-            found = self._find_in(self._setup.in_float32(), micro_batch_size)
+            found = self._find_in(self._setup.in_float32(), sequence_length, micro_batch_size)
             if not isinstance(found, Exception):
                 return found
-        found = self._find_in(self._setup, micro_batch_size)
+        found = self._find_in(self._setup, sequence_length, micro_batch_size)
         if not isinstance(found, Exception):
             return found
         text = " ".join(str(found).split())
         return _no_proof(f"the model fails on a divided batch: {type(found).__name__}: {text}")
 
-    def _find_in(self, setup: ProofSetup, micro_batch_size: int) -> SplitFinding | Exception:
+    def _find_in(
+        self, setup: ProofSetup, sequence_length: int | None, micro_batch_size: int
+    ) -> SplitFinding | Exception:
         """The finding in one precision, or what the model raised there."""
         for num_samples in range(self._global_batch_size, micro_batch_size, -micro_batch_size):
             if self._global_batch_size % num_samples:
                 continue
             try:
-                return _compare(setup, num_samples, micro_batch_size)
+                return _compare(setup, sequence_length, num_samples, micro_batch_size)
             except UnsplittableBatchError as error:
                 return _no_proof(str(error))
             except Exception as error:  # noqa: BLE001  # the batch is of our making: its failure is not the policy's
@@ -75,9 +84,9 @@ class SplitProof:
         return _no_proof("no batch larger than the micro-batch fits, so its division cannot be compared")
 
 
-def _compare(setup: ProofSetup, num_samples: int, micro_batch_size: int) -> SplitFinding:
-    whole = setup.batch(num_samples, step=_SPLIT_STEP, part=0)
-    example = setup.batch(micro_batch_size, step=_SPLIT_STEP, part=1)
+def _compare(setup: ProofSetup, sequence_length: int | None, num_samples: int, micro_batch_size: int) -> SplitFinding:
+    whole = setup.batch(num_samples, step=_SPLIT_STEP, part=0, sequence_length=sequence_length)
+    example = setup.batch(micro_batch_size, step=_SPLIT_STEP, part=1, sequence_length=sequence_length)
     parts = split_batch(whole, example, num_samples=num_samples, micro_batch_size=micro_batch_size)
     undivided, unsilenced = _silent_run(setup, [whole])
     divided, _ = _silent_run(setup, parts)
@@ -85,7 +94,9 @@ def _compare(setup: ProofSetup, num_samples: int, micro_batch_size: int) -> Spli
     allowed = split_tolerance(undivided.dtype)
     not_finite = first_not_finite(undivided)
     precision = str(undivided.dtype).removeprefix("torch.")
-    reference = f"one batch of {num_samples} samples, whole and as {len(parts)} x {micro_batch_size}, in {precision}"
+    tokens = f" of {sequence_length} tokens" if setup.spec.shorter_sequence_lengths else ""
+    whole_batch = f"one batch of {num_samples} samples{tokens}"
+    reference = f"{whole_batch}, whole and as {len(parts)} x {micro_batch_size}, in {precision}"
     undivided.close()
     divided.close()
     if not_finite is not None:

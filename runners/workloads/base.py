@@ -8,16 +8,17 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-#: Makes a batch of so many samples: the keyword arguments of one call of the model, on the CPU.
-BatchMaker = Callable[[int], dict[str, Any]]
+#: Makes a batch of so many samples of so many tokens each: the keyword arguments of one call of the model, on the CPU.
+#: The length is None where search.yaml names none.
+BatchMaker = Callable[[int, int | None], dict[str, Any]]
 
 
 class Workload(Protocol):
     """A model and its data, ready to be trained; the model is called as ``model(**batch)``."""
 
     @property
-    def tokens_per_sample(self) -> int | None:
-        """Tokens of one sample, padding included; None where samples are not sequences."""
+    def tokens_per_sample(self) -> int | float | None:
+        """Tokens of one sample, padding included, the mean of several lengths; None where samples are not sequences."""
 
     def build_model(self) -> nn.Module:
         """A fresh model on the CPU, built under the workload's seed; modes are as the factory left them.
@@ -26,10 +27,13 @@ class Workload(Protocol):
             WorkloadError: The factory cannot be used as named. An out-of-memory error passes unchanged.
         """
 
-    def make_batch(self, micro_batch_size: int) -> dict[str, Any]:
+    def make_batch(self, micro_batch_size: int, sequence_length: int | None = None) -> dict[str, Any]:
         """A new batch of so many samples on the CPU.
 
         Drawn from the global random generators: who needs the same batch twice seeds them before.
+
+        Args:
+            sequence_length: One of the lengths of search.yaml; None is the longest.
 
         Raises:
             WorkloadError: The batch cannot be made. An out-of-memory error passes unchanged.
@@ -50,8 +54,8 @@ class ModelSource(Protocol):
     """One kind of ``model.factory``."""
 
     @property
-    def tokens_per_sample(self) -> int | None:
-        """As a workload's."""
+    def reads_sequences(self) -> bool:
+        """Whether a sample is a row of tokens, as many as ``batch.sequence_length`` says."""
 
     def build(self) -> nn.Module:
         """A fresh model; the random generators are seeded already.

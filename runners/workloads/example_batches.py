@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -14,28 +14,55 @@ from runners.workloads.user_code import user_code
 
 
 class ExampleBatches:
-    """Asks the model for batches without keeping it alive; once it is gone, another one is built for each batch."""
+    """Asks the model for batches without keeping it alive; once it is gone, another one is built for each batch.
 
-    def __init__(self, model: nn.Module, rebuild: Callable[[], nn.Module], *, sequence_length: int | None) -> None:
+    Args:
+        sequence_lengths: Those that search.yaml names; a method that takes none is refused several.
+    """
+
+    def __init__(self, model: nn.Module, rebuild: Callable[[], nn.Module], *, sequence_lengths: Sequence[int]) -> None:
         self._model = weakref.ref(model)
         self._rebuild = rebuild
         self._subject = f"{type(model).__name__}.example_batch"
-        takes_length = "sequence_length" in inspect.signature(model.example_batch).parameters  # type: ignore[arg-type]  # a method of the user's
-        self._options = {"sequence_length": sequence_length} if takes_length and sequence_length is not None else {}
+        parameters = inspect.signature(model.example_batch).parameters  # type: ignore[arg-type]  # a method of the user's
+        self._takes_length = "sequence_length" in parameters
+        if not self._takes_length:
+            refuse_several_lengths(sequence_lengths, self._subject, parameters)
 
-    def __call__(self, micro_batch_size: int) -> dict[str, Any]:
+    def __call__(self, micro_batch_size: int, sequence_length: int | None) -> dict[str, Any]:
         model = self._model() or self._rebuild()
         make: Any = model.example_batch
+        options = {} if sequence_length is None or not self._takes_length else {"sequence_length": sequence_length}
         try:
-            inspect.signature(make).bind(micro_batch_size, **self._options)
+            inspect.signature(make).bind(micro_batch_size, **options)
         except TypeError as error:
-            hint = "" if self._options else "; set batch.sequence_length"
+            hint = "" if options else "; set batch.sequence_length"
             raise WorkloadError(
                 f"{self._subject} cannot be called as example_batch(micro_batch_size, sequence_length): {error}{hint}"
             ) from error
-        with user_code(f"{self._subject}, called with micro_batch_size {micro_batch_size},"):
-            batch = make(micro_batch_size, **self._options)
+        with user_code(called_with(self._subject, micro_batch_size, **options)):
+            batch = make(micro_batch_size, **options)
         return checked_batch(batch, self._subject)
+
+
+def called_with(subject: str, micro_batch_size: int, sequence_length: int | None = None) -> str:
+    """How a sentence begins that tells what came of a call for a batch."""
+    tokens = "" if sequence_length is None else f" and sequence_length {sequence_length}"
+    return f"{subject}, called with micro_batch_size {micro_batch_size}{tokens},"
+
+
+def refuse_several_lengths(sequence_lengths: Sequence[int], subject: str, parameters: Iterable[str]) -> None:
+    """Refuses a list of lengths for a function that is not told the length.
+
+    Raises:
+        WorkloadError: There are several.
+    """
+    if len(sequence_lengths) > 1:
+        raise WorkloadError(
+            f"batch.sequence_length is {list(sequence_lengths)}, but {subject} takes no sequence_length (its "
+            f"parameters are {', '.join(parameters) or 'none'}), so its batches cannot have several lengths; give it a "
+            "second parameter sequence_length, or name one length"
+        )
 
 
 def checked_batch(batch: object, subject: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,11 @@ class HuggingFaceFactory:
         *,
         base_dir: Path,
         dtype: torch.dtype,
-        sequence_length: int | None,
+        sequence_lengths: Sequence[int],
         makes_batches: bool,
     ) -> None:
         self._factory = f"huggingface:{name}"
-        self._sequence_length = sequence_length
+        self._sequence_lengths = tuple(sequence_lengths)
         self._transformers = _quiet_offline_transformers(self._factory)
         self._config = transformers_config(self._transformers, name, args, base_dir=base_dir)
         # Built in the right type at once: transformers keeps some buffers in float32 on purpose.
@@ -54,15 +54,11 @@ class HuggingFaceFactory:
                 "returns the model, path/file.py:fn, and batch.factory"
             )
         self._task = task
-        self._reads_text = "text" in task.inputs
-        if makes_batches and self._reads_text and sequence_length is None:
+        self.reads_sequences = "text" in task.inputs
+        if makes_batches and self.reads_sequences and not sequence_lengths:
             raise WorkloadError(
                 f"batch.sequence_length is not set, and {self._factory} reads text; set it to tokens per sample"
             )
-
-    @property
-    def tokens_per_sample(self) -> int | None:
-        return self._sequence_length if self._reads_text else None
 
     def build(self) -> nn.Module:
         auto_class = getattr(self._transformers, self._task.auto_class)
@@ -72,7 +68,7 @@ class HuggingFaceFactory:
         return model
 
     def batch_maker(self, model: nn.Module, rebuild: Callable[[], nn.Module]) -> BatchMaker:
-        maker = transformers_batch_maker(model, sequence_length=self._sequence_length)
+        maker = transformers_batch_maker(model)
         if maker is None:
             raise WorkloadError(
                 f"model.factory is {self._factory}, and it is not known what a {type(model).__name__} is trained on; "
@@ -81,15 +77,17 @@ class HuggingFaceFactory:
         return maker
 
     def _check_positions(self, model: nn.Module) -> None:
-        limit = longest_sequence(model) if self._reads_text else None
-        if limit is None or self._sequence_length is None or self._sequence_length <= limit.tokens:
+        limit = longest_sequence(model) if self.reads_sequences else None
+        longest = max(self._sequence_lengths, default=0)
+        if limit is None or longest <= limit.tokens:
             return
         names = ("max_position_embeddings", "max_target_positions", "max_seq_len")
         field = next((name for name in names if hasattr(self._config, name)), names[0])
         field = getattr(self._config, "attribute_map", {}).get(field, field)
         raise WorkloadError(
-            f"batch.sequence_length is {self._sequence_length}, but {self._factory} has positions for {limit.tokens} "
-            f"tokens ({limit.table}); lower it, or set {field} in model.args"
+            f"batch.sequence_length {'is' if len(self._sequence_lengths) == 1 else 'holds'} {longest}, but "
+            f"{self._factory} has positions for {limit.tokens} tokens ({limit.table}); lower it, or set {field} in "
+            "model.args"
         )
 
 

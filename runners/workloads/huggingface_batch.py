@@ -21,11 +21,10 @@ _SOUND_SAMPLES = 16_000
 _FEATURE_FRAMES = 100
 
 
-def transformers_batch_maker(model: nn.Module, *, sequence_length: int | None) -> BatchMaker | None:
+def transformers_batch_maker(model: nn.Module) -> BatchMaker | None:
     """Makes random batches for a model of transformers; None where it is none or its inputs are not known.
 
-    Raises:
-        WorkloadError: The model reads text and ``sequence_length`` is None.
+    What is made raises a `WorkloadError` where the model reads text and no length is given.
     """
     transformers = sys.modules.get("transformers")
     if transformers is None or not isinstance(model, transformers.PreTrainedModel):
@@ -34,13 +33,11 @@ def transformers_batch_maker(model: nn.Module, *, sequence_length: int | None) -
     if task is None:
         return None
     dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
-    inputs = _Inputs(model.config, str(model.main_input_name), sequence_length, dtype, type(model).__name__)
+    config, main_input, model_class = model.config, str(model.main_input_name), type(model).__name__
     make: Callable[[_Inputs, int], dict[str, Any]] = _MAKERS[task.inputs]
-    if task.inputs.startswith("text"):
-        inputs.length()
 
-    def make_batch(micro_batch_size: int) -> dict[str, Any]:
-        return make(inputs, micro_batch_size)
+    def make_batch(micro_batch_size: int, sequence_length: int | None) -> dict[str, Any]:
+        return make(_Inputs(config, main_input, sequence_length, dtype, model_class), micro_batch_size)
 
     return make_batch
 

@@ -39,7 +39,7 @@ def image_batches(
 ) -> BatchMaker:
     """Makes random images with random labels."""
 
-    def make_batch(micro_batch_size: int) -> dict[str, Any]:
+    def make_batch(micro_batch_size: int, sequence_length: int | None) -> dict[str, Any]:
         return {
             "images": torch.randn(micro_batch_size, num_channels, *image_size, dtype=dtype),
             "labels": torch.randint(0, num_classes, (micro_batch_size,)),

@@ -28,9 +28,14 @@ def load_workload(spec: WorkloadSpec) -> Workload:
     dtype = PARAMETER_DTYPES[spec.dtype]
     batches: BatchMaker | None = None
     if spec.batch_factory is not None:
-        batches = BatchFactory(spec.batch_factory, base_dir=Path(spec.base_dir), sequence_length=spec.sequence_length)
+        batches = BatchFactory(spec.batch_factory, base_dir=Path(spec.base_dir), sequence_lengths=spec.sequence_lengths)
     return ConfiguredWorkload(
-        _model_source(spec, dtype), batches=batches, dtype=dtype, seed=spec.seed, factory=spec.model_factory
+        _model_source(spec, dtype),
+        batches=batches,
+        sequence_lengths=spec.sequence_lengths,
+        dtype=dtype,
+        seed=spec.seed,
+        factory=spec.model_factory,
     )
 
 
@@ -43,11 +48,11 @@ def _model_source(spec: WorkloadSpec, dtype: torch.dtype) -> ModelSource:
             spec.model_args,
             base_dir=base_dir,
             dtype=dtype,
-            sequence_length=spec.sequence_length,
+            sequence_lengths=spec.sequence_lengths,
             makes_batches=spec.batch_factory is None,
         )
     if kind == "torchvision":
         return TorchvisionFactory(name, spec.model_args, dtype=dtype)
     if kind == "timm":
         return TimmFactory(name, spec.model_args, dtype=dtype)
-    return PythonFactory(spec.model_factory, spec.model_args, base_dir=base_dir, sequence_length=spec.sequence_length)
+    return PythonFactory(spec.model_factory, spec.model_args, base_dir=base_dir, sequence_lengths=spec.sequence_lengths)

@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +16,12 @@ from torch import nn
 
 from runners.base import WorkloadError
 from runners.workloads.base import BatchMaker
-from runners.workloads.example_batches import ExampleBatches, checked_batch
+from runners.workloads.example_batches import (
+    ExampleBatches,
+    called_with,
+    checked_batch,
+    refuse_several_lengths,
+)
 from runners.workloads.huggingface_batch import transformers_batch_maker
 from runners.workloads.nearest import known_names
 from runners.workloads.user_code import user_code
@@ -27,16 +32,15 @@ UserFunction = Callable[..., Any]
 class PythonFactory:
     """Builds the model with a function of the user's; batches are those that the model itself asks for."""
 
-    def __init__(self, name: str, args: Mapping[str, Any], *, base_dir: Path, sequence_length: int | None) -> None:
+    #: What a user's model reads is taken for sequences wherever search.yaml names a length.
+    reads_sequences = True
+
+    def __init__(self, name: str, args: Mapping[str, Any], *, base_dir: Path, sequence_lengths: Sequence[int]) -> None:
         self._name = name
         self._function = find_function(name, key="model.factory", base_dir=base_dir)
         self._args = dict(args)
-        self._sequence_length = sequence_length
+        self._sequence_lengths = sequence_lengths
         _check_arguments(self._function, self._args, name)
-
-    @property
-    def tokens_per_sample(self) -> int | None:
-        return self._sequence_length
 
     def build(self) -> nn.Module:
         with user_code(f"model.factory is {self._name}, which"):
@@ -50,8 +54,8 @@ class PythonFactory:
 
     def batch_maker(self, model: nn.Module, rebuild: Callable[[], nn.Module]) -> BatchMaker:
         if hasattr(model, "example_batch"):
-            return ExampleBatches(model, rebuild, sequence_length=self._sequence_length)
-        maker = transformers_batch_maker(model, sequence_length=self._sequence_length)
+            return ExampleBatches(model, rebuild, sequence_lengths=self._sequence_lengths)
+        maker = transformers_batch_maker(model)
         if maker is None:
             raise WorkloadError(
                 f"model.factory is {self._name}, and it is not known what a {type(model).__name__} is trained on; "
@@ -64,24 +68,32 @@ class PythonFactory:
 class BatchFactory:
     """Makes batches with a function of the user's: ``fn(micro_batch_size)`` gives the model's keyword arguments.
 
-    A function that also has a parameter ``sequence_length`` is given the one of search.yaml.
+    A function that also has a parameter ``sequence_length`` is given the one of search.yaml, or each of several.
     """
 
-    def __init__(self, name: str, *, base_dir: Path, sequence_length: int | None) -> None:
+    def __init__(self, name: str, *, base_dir: Path, sequence_lengths: Sequence[int]) -> None:
         self._subject = f"batch.factory is {name}, which"
         self._function = find_function(name, key="batch.factory", base_dir=base_dir)
-        takes_length = "sequence_length" in _parameters(self._function) and sequence_length is not None
-        self._options = {"sequence_length": sequence_length} if takes_length else {}
-        self._check_signature()
+        parameters = _parameters(self._function)
+        self._takes_length = "sequence_length" in parameters
+        if not self._takes_length:
+            refuse_several_lengths(sequence_lengths, f"batch.factory {name}", parameters)
+        self._check_signature(self._options(max(sequence_lengths, default=None)))
 
-    def __call__(self, micro_batch_size: int) -> dict[str, Any]:
-        with user_code(f"{self._subject}, called with micro_batch_size {micro_batch_size},"):
-            batch = self._function(micro_batch_size, **self._options)
+    def __call__(self, micro_batch_size: int, sequence_length: int | None) -> dict[str, Any]:
+        options = self._options(sequence_length)
+        with user_code(called_with(self._subject, micro_batch_size, **options)):
+            batch = self._function(micro_batch_size, **options)
         return checked_batch(batch, self._subject)
 
-    def _check_signature(self) -> None:
+    def _options(self, sequence_length: int | None) -> dict[str, int]:
+        if sequence_length is None or not self._takes_length:
+            return {}
+        return {"sequence_length": sequence_length}
+
+    def _check_signature(self, options: Mapping[str, int]) -> None:
         try:
-            inspect.signature(self._function).bind(1, **self._options)
+            inspect.signature(self._function).bind(1, **options)
         except TypeError as error:
             raise WorkloadError(
                 f"{self._subject} cannot be called as fn(micro_batch_size): {error}; "

@@ -19,7 +19,7 @@ from runners.workloads.user_code import user_code
 class TimmFactory:
     """Builds one of timm's models by name."""
 
-    tokens_per_sample: int | None = None
+    reads_sequences = False
 
     def __init__(self, name: str, args: Mapping[str, Any], *, dtype: torch.dtype) -> None:
         self._factory = f"timm:{name}"

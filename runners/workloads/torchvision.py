@@ -21,7 +21,7 @@ _NUM_CLASSES = 1000  # What every classifier of torchvision has unless told othe
 class TorchvisionFactory:
     """Builds one of torchvision's image classifiers by name."""
 
-    tokens_per_sample: int | None = None
+    reads_sequences = False
 
     def __init__(self, name: str, args: Mapping[str, Any], *, dtype: torch.dtype) -> None:
         self._factory = f"torchvision:{name}"

@@ -80,7 +80,7 @@ def test_everything_but_three_options_has_a_default() -> None:
         ("model.compile", [None]),
         ("batch.global_batch_size", [1, 8, 10_000_000]),
         ("batch.micro_batch_sizes", ["auto", (8,), (1, 2, 4, 8)]),
-        ("batch.sequence_length", [None, 1, 4096]),
+        ("batch.sequence_length", [None, 1, 4096, (512, 128)]),
         ("batch.factory", [None, "data.py:make"]),
         ("optimizer.name", list(get_args(OptimizerName))),
         ("optimizer.args", [{}, {"lr": 1e-3, "betas": [0.9, 0.95]}]),

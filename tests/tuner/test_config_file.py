@@ -303,8 +303,24 @@ class TestValues:
                 "2: batch.global_batch_size is 0; allowed: a whole number from 1 to",
             ),
             (
-                _with(batch="{global_batch_size: 8, sequence_length: [1, 2]}"),
-                r"sequence_length is \[1, 2\], which is not supp",
+                _with(batch="{global_batch_size: 8, sequence_length: [64, 128, 64]}"),
+                r"2: batch.sequence_length\[2\] is 64, as batch.sequence_length\[0\] is already; name each once, remove",
+            ),
+            (
+                _with(batch="{global_batch_size: 8, sequence_length: [64, 0]}"),
+                r"2: batch.sequence_length\[1\] is 0; allowed: a whole number of at least 1",
+            ),
+            (
+                _with(batch="{global_batch_size: 8, sequence_length: []}"),
+                "2: batch.sequence_length is an empty list; allowed: a whole number of at least 1 or null or a list, each",
+            ),
+            (
+                _with(batch="{global_batch_size: 8, sequence_length: true}"),
+                "2: batch.sequence_length is true; allowed: a whole number of at least 1 or null or a list, each entry",
+            ),
+            (
+                _with(batch="{global_batch_size: 8, sequence_length: '64'}"),
+                "2: batch.sequence_length is '64'; allowed: .+; remove the quotes",
             ),
             (
                 _with(batch="{global_batch_size: 8, factory: data}"),

@@ -37,7 +37,7 @@ class Predictor:
         timeline: MemoryTimeline | None,
         times: StudyTimes | None,
         *,
-        tokens_per_sample: int | None,
+        tokens_per_sample: float | None,
     ) -> None:
         self._proposer = proposer
         self._timeline = timeline
@@ -101,7 +101,7 @@ class Predictor:
 
 
 def stretches_predictor(
-    choices: SearchChoices, dry_run: DryRunResult, times: StudyTimes | None, *, cap_bytes: int, tokens: int | None
+    choices: SearchChoices, dry_run: DryRunResult, times: StudyTimes | None, *, cap_bytes: int, tokens: float | None
 ) -> Predictor:
     """For a model whose peaks are added up from traced stretches."""
     forecast = make_forecast(choices, dry_run, cap_bytes=cap_bytes, dry_run_peaks=_no_dry_runs)
@@ -118,7 +118,7 @@ def listed_predictor(
     times: StudyTimes | None,
     *,
     cap_bytes: int,
-    tokens: int | None,
+    tokens: float | None,
 ) -> Predictor | None:
     """For a model whose peaks each take a dry run: of these policies only; None where those fail."""
     assert dry_run.profile is not None

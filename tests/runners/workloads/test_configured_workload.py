@@ -33,7 +33,7 @@ class Net(nn.Module):
 class Source:
     """Builds nets and counts them."""
 
-    tokens_per_sample = None
+    reads_sequences = False
 
     def __init__(self) -> None:
         self.num_built = 0
@@ -43,11 +43,13 @@ class Source:
         return Net()
 
     def batch_maker(self, model: nn.Module, rebuild: Callable[[], nn.Module]) -> BatchMaker:
-        return ExampleBatches(model, rebuild, sequence_length=None)
+        return ExampleBatches(model, rebuild, sequence_lengths=())
 
 
 def workload(source: Source, *, dtype: torch.dtype = torch.float32, seed: int = 0) -> ConfiguredWorkload:
-    return ConfiguredWorkload(source, batches=None, dtype=dtype, seed=seed, factory="net.py:build")
+    return ConfiguredWorkload(
+        source, batches=None, sequence_lengths=(), dtype=dtype, seed=seed, factory="net.py:build"
+    )
 
 
 def test_one_seed_builds_one_model_whatever_was_drawn_before() -> None:

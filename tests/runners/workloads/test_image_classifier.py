@@ -28,7 +28,7 @@ MAKE_BATCH = image_batches(image_size=(4, 4), num_channels=3, num_classes=5, dty
 
 @pytest.mark.parametrize("num_heads", [1, 2])
 def test_the_loss_is_the_cross_entropy_of_every_head(num_heads: int) -> None:
-    model, batch = Classifier(num_heads), MAKE_BATCH(2)
+    model, batch = Classifier(num_heads), MAKE_BATCH(2, None)
     expected = sum(F.cross_entropy(head(batch["images"].flatten(1)), batch["labels"]) for head in model.heads)
     torch.testing.assert_close(give_loss(model)(**batch), expected)
 
@@ -39,7 +39,7 @@ def test_names_and_class_stay_and_a_copy_runs_its_own_layers() -> None:
     copied = copy.deepcopy(give_loss(model))
     assert (list(model.state_dict()), [name for name, _ in model.named_modules()]) == names
     assert type(model) is Classifier
-    batch = MAKE_BATCH(2)
+    batch = MAKE_BATCH(2, None)
     before = model(**batch)
     nn.init.zeros_(copied.get_parameter("heads.0.weight"))
     nn.init.zeros_(copied.get_parameter("heads.0.bias"))
@@ -53,7 +53,7 @@ def test_a_model_that_returns_no_logits_is_refused() -> None:
             return {"boxes": x}
 
     with pytest.raises(WorkloadError, match="returned no logits; only image classifiers are supported"):
-        give_loss(Detector())(**MAKE_BATCH(1))
+        give_loss(Detector())(**MAKE_BATCH(1, None))
 
 
 def test_the_image_size_is_read_under_the_names_models_use() -> None:
