@@ -47,9 +47,7 @@ class Source:
 
 
 def workload(source: Source, *, dtype: torch.dtype = torch.float32, seed: int = 0) -> ConfiguredWorkload:
-    return ConfiguredWorkload(
-        source, batches=None, sequence_lengths=(), dtype=dtype, seed=seed, factory="net.py:build"
-    )
+    return ConfiguredWorkload(source, batches=None, sequence_lengths=(), dtype=dtype, seed=seed, factory="net.py:build")
 
 
 def test_one_seed_builds_one_model_whatever_was_drawn_before() -> None:
