@@ -154,8 +154,8 @@ class TestBatches:
         maker = mixed(trials, batch="lengths.py:batch_of_one_length")
         text = (
             r"batch.sequence_length is \[4, 8, 16\], but batch.factory lengths.py:batch_of_one_length takes no "
-            r"sequence_length \(its parameters are micro_batch_size\), .*; give it a second parameter sequence_length, or "
-            "name one length"
+            r"sequence_length \(its parameters are micro_batch_size\), .*; give it a second parameter sequence_length, "
+            "or name one length"
         )
         with pytest.raises(WorkloadError, match=text):
             load_workload(maker.workload())

@@ -23,7 +23,7 @@ class Built:
         model: nn.Module = self._build()
         return model
 
-    def make_batch(self, micro_batch_size: int) -> dict[str, Any]:
+    def make_batch(self, micro_batch_size: int, sequence_length: int | None = None) -> dict[str, Any]:
         return {"x": torch.ones(micro_batch_size)}
 
     def loss_of(self, output: Any) -> torch.Tensor:

@@ -33,7 +33,7 @@ class Outputs:
     def build_model(self) -> nn.Module:
         return TokenMean(weighted=False)
 
-    def make_batch(self, micro_batch_size: int) -> dict[str, Any]:
+    def make_batch(self, micro_batch_size: int, sequence_length: int | None = None) -> dict[str, Any]:
         return {"x": torch.ones(micro_batch_size), "keep": torch.ones(micro_batch_size, dtype=torch.bool)}
 
 
