@@ -104,24 +104,32 @@ def show(
 @app.command()
 def export(
     study: StudyName,
-    export_format: Annotated[str, typer.Option("--format", help="The training stack to write for: policy.")],
+    export_format: Annotated[
+        str, typer.Option("--format", help="The training stack to write for; see docs/exporters.md.")
+    ],
     output_dir: OutputDir = Path("runs"),
     trial: Annotated[Optional[int], typer.Option("--trial", help="A trial by number; default is the best.")] = None,  # noqa: UP045  # typer reads it on 3.10
     memory_cap: Annotated[
         Optional[str], typer.Option("--memory-cap", help="The fastest trial within this, for example 40GiB.")  # noqa: UP045  # as above
     ] = None,
+    stack_version: Annotated[
+        Optional[str],  # noqa: UP045  # as above
+        typer.Option("--stack-version", help="Release of the stack to write for; default is the newest."),
+    ] = None,
+    through_python: Annotated[
+        bool, typer.Option("--python", help="Training code will use tuner.integrations for what a config cannot say.")
+    ] = False,
     output: Annotated[
         Optional[Path], typer.Option("--output", "-o", help="File to write; default is standard output.")  # noqa: UP045  # as above
     ] = None,
 ) -> None:
     """Write a measured policy as a training config."""
-    from tuner.commands.export import export_command
+    from tuner.commands.export import ExportOptions, export_command
 
-    end_with(
-        lambda: export_command(
-            study, export_format, output_dir=output_dir, trial=trial, memory_cap=memory_cap, output=output
-        )
+    options = ExportOptions(
+        trial=trial, memory_cap=memory_cap, output=output, stack_version=stack_version, through_python=through_python
     )
+    end_with(lambda: export_command(study, export_format, options, output_dir=output_dir))
 
 
 @app.command()

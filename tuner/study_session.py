@@ -22,7 +22,7 @@ from search_spaces.registry import make_space
 from tuner import assemble
 from tuner.config import SearchConfig
 from tuner.config_file import resolved_yaml
-from tuner.export.policy import PolicyExporter
+from tuner.export.policy import policy_yaml
 from tuner.forecast import Forecast, describe_dry_run, make_forecast
 from tuner.interrupts import Interrupts
 from tuner.memory_size import describe_bytes
@@ -397,7 +397,7 @@ class _Session:
         if best is None:
             self._folder.remove(self._folder.policy_file)
         else:
-            texts[names.POLICY_FILE] = PolicyExporter().export(results, best)
+            texts[names.POLICY_FILE] = policy_yaml(results, best)
             self._folder.write(self._folder.policy_file, texts[names.POLICY_FILE])
         mlflow.finish(texts=texts, markdown="\n\n".join(summary.sentences))
         return summary

@@ -3,42 +3,73 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import dataclass
 from pathlib import Path
 
 from search_spaces.whole_file import write_whole
 from tuner.console import EXIT_DONE, err_console, show_text
-from tuner.export.base import ExportError
+from tuner.export.base import Exporter, ExportError
 from tuner.export.choose_trial import choose_trial
+from tuner.export.context import context_of
+from tuner.export.export_trial import export_trial
 from tuner.export.registry import EXPORTERS
+from tuner.export.versions import choose_version, installed_misfit
 from tuner.memory_size import parse_memory_size
 from tuner.studies import find_study
 
 
-def export_command(
-    study: str, export_format: str, *, output_dir: Path, trial: int | None, memory_cap: str | None, output: Path | None
-) -> int:
+@dataclass(frozen=True)
+class ExportOptions:
+    """What a user may ask of an export.
+
+    Attributes:
+        trial: By number; None takes the best.
+        memory_cap: The fastest trial within it, as the user wrote it.
+        output: File to write; None is standard output.
+        stack_version: Of the stack to write for; None takes the newest.
+        through_python: Whether training code will use `tuner.integrations`.
+    """
+
+    trial: int | None = None
+    memory_cap: str | None = None
+    output: Path | None = None
+    stack_version: str | None = None
+    through_python: bool = False
+
+
+def export_command(study: str, export_format: str, options: ExportOptions, *, output_dir: Path) -> int:
     """Writes the config to a file or to standard output; gives back the exit code."""
-    exporter = EXPORTERS.get(export_format)
-    if exporter is None:
-        near = difflib.get_close_matches(export_format, EXPORTERS, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise ExportError(f"--format is {export_format!r}; known are {', '.join(EXPORTERS)}{hint}")
-    if trial is not None and memory_cap is not None:
-        raise ExportError(f"--trial is {trial} and --memory-cap is {memory_cap}; name one of the two")
+    exporter = _exporter(export_format)
+    if options.trial is not None and options.memory_cap is not None:
+        raise ExportError(f"--trial is {options.trial} and --memory-cap is {options.memory_cap}; name one of the two")
+    version = choose_version(exporter, options.stack_version)
     _, results = find_study(study, output_dir=output_dir)
-    chosen = choose_trial(results, number=trial, memory_cap_bytes=_bytes(memory_cap))
-    text = exporter.export(results, chosen)
-    if output is None:
+    chosen = choose_trial(results, number=options.trial, memory_cap_bytes=_bytes(options.memory_cap))
+    context = context_of(results, version, through_python=options.through_python)
+    text = export_trial(exporter, results, chosen, context)
+    warning = installed_misfit(version)
+    if warning is not None:
+        err_console.print(warning, soft_wrap=True)
+    if options.output is None:
         show_text(text)
         return EXIT_DONE
     try:
-        write_whole(output, text)
+        write_whole(options.output, text)
     except OSError as error:
         raise ExportError(
-            f"--output is {output}, which cannot be written: {error.strerror}; name another file"
+            f"--output is {options.output}, which cannot be written: {error.strerror}; name another file"
         ) from error
-    err_console.print(f"trial {chosen.number} ({chosen.policy_summary}) written to {output}", soft_wrap=True)
+    err_console.print(f"trial {chosen.number} ({chosen.policy_summary}) written to {options.output}", soft_wrap=True)
     return EXIT_DONE
+
+
+def _exporter(name: str) -> Exporter:
+    exporter = EXPORTERS.get(name)
+    if exporter is None:
+        near = difflib.get_close_matches(name, EXPORTERS, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ExportError(f"--format is {name!r}; known are {', '.join(EXPORTERS)}{hint}")
+    return exporter
 
 
 def _bytes(memory_cap: str | None) -> int | None:

@@ -6,14 +6,41 @@ from typing import Any
 
 from search_spaces.policy import RecomputePolicy
 from search_spaces.policy_file import policy_to_yaml
+from tuner.export.base import ExportContext, HeaderSyntax, Refusal, StackVersion
+from tuner.export.forms import ANYTHING, Form
 from tuner.results import StudyResults, TrialRecord
 
 
 class PolicyExporter:
     """Says every policy exactly, with what was measured beside it."""
 
-    def export(self, study: StudyResults, trial: TrialRecord) -> str:
-        return policy_to_yaml(with_measurements(study, trial))
+    name = "policy"
+    versions: tuple[StackVersion, ...] = (StackVersion("1", "tuner.load_policy, schema version 1"),)
+    #: What a header would say stands in the file itself.
+    header_syntax: HeaderSyntax = "none"
+
+    def forms(self, context: ExportContext) -> tuple[Form, ...]:
+        return (ANYTHING,)
+
+    def conflict(self, policy: RecomputePolicy, context: ExportContext) -> Refusal | None:
+        return None
+
+    def write(self, study: StudyResults, trial: TrialRecord, context: ExportContext) -> str:
+        return policy_yaml(study, trial)
+
+    def notes(self, policy: RecomputePolicy, context: ExportContext) -> tuple[str, ...]:
+        return ()
+
+    def settings(self, policy: RecomputePolicy, context: ExportContext) -> dict[str, object]:
+        return {}
+
+    def obsolete_keys(self, context: ExportContext) -> tuple[str, ...]:
+        return ()
+
+
+def policy_yaml(study: StudyResults, trial: TrialRecord) -> str:
+    """The text of policy.yaml for a trial."""
+    return policy_to_yaml(with_measurements(study, trial))
 
 
 def with_measurements(study: StudyResults, trial: TrialRecord) -> RecomputePolicy:

@@ -8,7 +8,8 @@ from click.testing import Result
 from simulation import policy
 
 from search_spaces.policy_file import load_policy
-from tuner.export.policy import PolicyExporter
+from tuner.export.policy import policy_yaml
+from tuner.export.registry import EXPORTERS
 from tuner.results import StudyResults
 
 Tune = Callable[..., Result]
@@ -27,7 +28,7 @@ def test_the_best_goes_to_standard_output(export: Callable[..., Result], study: 
     best = study.best_trial()
     assert best is not None
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout == PolicyExporter().export(study, best)
+    assert result.stdout == policy_yaml(study, best)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,10 @@ def test_bad_input_is_one_line_and_writes_nothing(
 
 def test_an_unknown_format_is_answered_with_the_known_ones(export: Callable[..., Result]) -> None:
     result = export(format="polcy")
-    assert (result.exit_code, result.stderr) == (2, "--format is 'polcy'; known are policy; did you mean policy?\n")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        f"--format is 'polcy'; known are {', '.join(EXPORTERS)}; did you mean policy?\n",
+    )
 
 
 def test_an_unknown_study(export: Callable[..., Result]) -> None:

@@ -7,15 +7,14 @@ import yaml
 from simulation import MIB, policy, results_of, trial
 
 from search_spaces.policy_file import load_policy
-from tuner.export.policy import PolicyExporter
-from tuner.export.registry import EXPORTERS
+from tuner.export.policy import policy_yaml
 
 
 def exported(number: int) -> str:
     study = results_of(trial(0), trial(1, "block"), trial(2, "attention+mlp", 1))
     record = study.trial(number)
     assert record is not None
-    return PolicyExporter().export(study, record)
+    return policy_yaml(study, record)
 
 
 @pytest.mark.parametrize("number, expected", [(1, policy("block")), (2, policy("attention+mlp", 1))])
@@ -55,7 +54,3 @@ def test_the_file_as_training_code_reads_it() -> None:
             "verification": "MATCH",
         },
     }
-
-
-def test_formats_go_by_name() -> None:
-    assert list(EXPORTERS) == ["policy"]

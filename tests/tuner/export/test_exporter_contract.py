@@ -1,0 +1,187 @@
+"""What every exporter must do, for every version of its stack: say a policy exactly, or refuse it with a way out.
+
+A new exporter is one entry in ``MATRIX`` for each of its versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from runners.trial import ModelInspection, TrialResult, TrialStatus, Verdict, Verification
+from search_spaces.model_shape import BlockList, ModelShape
+from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy, Region
+from tuner.export.base import ExportContext, Exporter, ExportError
+from tuner.export.check import check
+from tuner.export.context import context_of
+from tuner.export.export_trial import export_trial
+from tuner.export.header import JSON_KEY
+from tuner.export.registry import EXPORTERS
+from tuner.export.versions import choose_version
+from tuner.objective import Objective
+from tuner.results import StudyResults, TrialRecord, build_results
+
+NUM_BLOCKS = 12
+UNITS = (("attention", "attn"), ("mlp", "mlp"))
+SHAPE = ModelShape(1000, (BlockList("transformer.h", "GPT2Block", NUM_BLOCKS, UNITS),))
+MIB = 2**20
+
+#: One policy for each kind of placement; the last two columns are about every block under either RNG handling.
+REGIONS: dict[str, tuple[Region, ...]] = {
+    "none": (),
+    "block": (Region(0, 11, "block"),),
+    "block<n": (Region(0, 4, "block"),),
+    "block%k first": tuple(Region(i, i, "block") for i in range(0, 12, 3)),
+    "block%k last": tuple(Region(i, i, "block") for i in range(2, 12, 3)),
+    "block{S}": (Region(1, 2, "block"), Region(5, 5, "block"), Region(9, 11, "block")),
+    "attn": (Region(0, 11, "attention"),),
+    "mlp": (Region(0, 11, "mlp"),),
+    "attn+mlp": (Region(0, 11, "attention+mlp"),),
+    "mix": (Region(0, 3, "block"), Region(4, 7, "mlp"), Region(8, 9, "attention")),
+    "segment": (Region(0, 11, "segment", 3),),
+    "rng on": (Region(0, 11, "block"),),
+    "rng off": (Region(0, 11, "block"),),
+}
+COLUMNS = tuple(REGIONS)
+
+#: By target and version: Y exported, N refused, P refused but for --python; "rng" columns are - where every block is N.
+#: The columns before those two are asked with the RNG handling that the version can say.
+MATRIX: dict[tuple[str, str], str] = {
+    #                        none block <n %k0 %k-1 {S} attn mlp a+m mix seg  on off
+    ("policy", "1"): "       Y    Y     Y  Y   Y    Y   Y    Y   Y   Y   Y    Y  Y",
+    ("huggingface", "5.23"): "Y   Y     P  Y   P    P   P    P   P   P   P    Y  Y",
+    ("huggingface", "5.17"): "Y   Y     P  Y   P    P   P    P   P   P   P    Y  Y",
+    ("huggingface", "5.16"): "Y   Y     P  Y   P    P   P    P   P   P   P    Y  Y",
+    ("huggingface", "5.0"): " Y   Y     P  P   P    P   P    P   P   P   P    Y  Y",
+    ("huggingface", "4.57"): "Y   Y     P  P   P    P   P    P   P   P   P    Y  Y",
+}
+
+
+def policy(column: str, *, preserve_rng_state: bool = True, micro_batch_size: int = 2) -> RecomputePolicy:
+    batch = BatchShape.split(global_batch_size=8, micro_batch_size=micro_batch_size)
+    placement = BlockListPlacement("transformer.h", NUM_BLOCKS, UNITS, REGIONS[column])
+    return RecomputePolicy(batch, (placement,), preserve_rng_state).canonical()
+
+
+def measured(number: int, of: RecomputePolicy, **changes: Any) -> TrialResult:
+    return TrialResult(
+        trial_number=number,
+        policy=of,
+        status=TrialStatus.COMPLETED,
+        samples_per_second=8.0 - number / 10,
+        tokens_per_second=(8.0 - number / 10) * 128,
+        step_time_s=8 / (8.0 - number / 10),
+        step_time_spread_s=0.001,
+        num_steps=5,
+        peak_memory_bytes=(100 - number) * MIB,
+        verification=Verification(verdict=Verdict.MATCH, num_steps=3),
+        device="CPU",
+        **changes,
+    )
+
+
+def study_of(*results: TrialResult) -> StudyResults:
+    return build_results(
+        study="gpt2-12l",
+        status="finished",
+        stop_reason=None,
+        search={"model": {"factory": "huggingface:gpt2"}, "batch": {"global_batch_size": 8, "sequence_length": 128}},
+        inspection=ModelInspection(
+            shape=SHAPE, model_class="GPT2LMHeadModel", tokens_per_sample=128, device_memory_bytes=10**9, environment={}
+        ),
+        environment={"python": "3.11.7", "torch": "2.13.0"},
+        results=results,
+        baseline_key=policy("none").key,
+        objective=Objective(memory_cap_bytes=200 * MIB),
+    )
+
+
+def record(study: StudyResults, number: int = 0) -> TrialRecord:
+    found = study.trial(number)
+    assert found is not None
+    return found
+
+
+def context(exporter: Exporter, version: str, *, through_python: bool = False) -> ExportContext:
+    return context_of(study_of(), choose_version(exporter, version), through_python=through_python)
+
+
+def cells() -> Iterator[tuple[str, str, str, str]]:
+    for (target, version), row in MATRIX.items():
+        for column, answer in zip(COLUMNS, row.split(), strict=True):
+            yield target, version, column, answer
+
+
+def expected_policy(target: str, version: str, column: str) -> RecomputePolicy:
+    row = dict(zip(COLUMNS, MATRIX[target, version].split(), strict=True))
+    preserve = column == "rng on" if column.startswith("rng") else row["rng on"] != "N"
+    return policy(column, preserve_rng_state=preserve)
+
+
+def test_every_version_of_every_exporter_has_its_row() -> None:
+    assert set(MATRIX) == {(name, version.name) for name, e in EXPORTERS.items() for version in e.versions}
+
+
+@pytest.mark.parametrize(
+    "target, version, column, answer", [pytest.param(*cell, id="-".join(cell)) for cell in cells() if cell[3] != "-"]
+)
+def test_the_matrix_cell_by_cell(target: str, version: str, column: str, answer: str) -> None:
+    exporter = EXPORTERS[target]
+    wanted = expected_policy(target, version, column)
+    study = study_of(measured(0, wanted))
+    plain = context(exporter, version)
+    if answer == "Y":
+        assert check(exporter, wanted, plain) is None
+        assert export_trial(exporter, study, record(study), plain)
+        return
+    with pytest.raises(ExportError, match=rf"^--format {target} cannot say trial 0 \(.*"):
+        export_trial(exporter, study, record(study), plain)
+    through_python = context(exporter, version, through_python=True)
+    assert (check(exporter, wanted, through_python) is None) == (answer == "P")
+    refusal = check(exporter, wanted, plain)
+    assert refusal is not None
+    assert (refusal.advice is not None and "--python" in refusal.advice) == (answer == "P")
+
+
+@pytest.mark.parametrize("target, version", [key for key in MATRIX if key[0] != "policy"])
+def test_the_header_says_where_the_file_comes_from(target: str, version: str) -> None:
+    exporter = EXPORTERS[target]
+    study = study_of(measured(0, policy("none")))
+    text = export_trial(exporter, study, record(study), context(exporter, version))
+    assert (JSON_KEY in text) == (exporter.header_syntax == "json")
+    for part in (
+        "study gpt2-12l, trial 0",
+        record(study).policy_key,
+        "b=2",
+        "a=4",
+        "w=1",
+        "E=8",
+        "1,024 tokens/s",
+        "100.0 MiB",
+        "cap of 200.0 MiB",
+        "MATCH",
+        "torch 2.13.0",
+        choose_version(exporter, version).covers,
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize("target, version", [key for key in MATRIX if MATRIX[key].split()[-3] in "NP"])
+def test_a_refusal_names_the_block_what_is_accepted_and_measured_trials_that_can_be_said(
+    target: str, version: str
+) -> None:
+    exporter = EXPORTERS[target]
+    study = study_of(
+        measured(0, policy("segment")), measured(1, policy("none")), measured(2, policy("none", micro_batch_size=1))
+    )
+    with pytest.raises(
+        ExportError, match=r"transformer\.h: block \d+ is recomputed in one segment .* accepts "
+    ) as caught:
+        export_trial(exporter, study, record(study), context(exporter, version))
+    assert len(caught.value.lines) == 3
+    assert caught.value.lines[1].startswith(
+        "--trial 1 can be said: none @2x4, 0.99x the speed of trial 0, peak 99.0 MiB"
+    )
+    assert caught.value.lines[2].startswith("--trial 2 can be said: none @1x8, 0.97x")

@@ -1,0 +1,25 @@
+"""Whether a training stack can say a policy: one question for exports, for refusals and for searches with a target."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from search_spaces.policy import RecomputePolicy
+from tuner.export.base import ExportContext, Exporter, Refusal
+from tuner.export.forms import first_misfit
+
+
+def check(exporter: Exporter, policy: RecomputePolicy, context: ExportContext) -> Refusal | None:
+    """Why the stack cannot say the policy; None where it says it exactly. Reads nothing but its arguments."""
+    forms = exporter.forms(context)
+    misfit = first_misfit(policy, forms, context.block_lists)
+    if misfit is None:
+        return exporter.conflict(policy.canonical(), context)
+    accepts = ", ".join(form.text for form in forms) or "no placement at all"
+    return Refusal(misfit, accepts, _way_through_python(exporter, policy, context))
+
+
+def _way_through_python(exporter: Exporter, policy: RecomputePolicy, context: ExportContext) -> str | None:
+    if context.through_python or check(exporter, policy, replace(context, through_python=True)) is not None:
+        return None
+    return "--python says it through tuner.integrations"

@@ -1,0 +1,41 @@
+"""What a study knows of its model, as exporters need it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from search_spaces.model_shape import BlockList
+from tuner.export.base import ExportContext, StackVersion
+from tuner.results import BlockListRecord, StudyResults
+
+
+def context_of(study: StudyResults, version: StackVersion, *, through_python: bool = False) -> ExportContext:
+    """The context of all trials of a study."""
+    model: Mapping[str, Any] = study.search.get("model", {})
+    return ExportContext(
+        version=version,
+        block_lists=tuple(map(_block_list, study.model.block_lists)),
+        model_class=study.model.model_class,
+        sequence_length=_longest(study.search.get("batch", {}).get("sequence_length")),
+        dtype=model.get("dtype", "float32"),
+        autocast=model.get("autocast"),
+        through_python=through_python,
+    )
+
+
+def _block_list(record: BlockListRecord) -> BlockList:
+    return BlockList(
+        record.path,
+        record.kind,
+        record.num_blocks,
+        tuple(record.units.items()),
+        tuple(map(tuple, record.aliases)),
+        record.segment_refusal,
+    )
+
+
+def _longest(lengths: object) -> int | None:
+    if isinstance(lengths, list | tuple):
+        return max((int(length) for length in lengths), default=None)
+    return lengths if isinstance(lengths, int) else None

@@ -1,0 +1,106 @@
+"""`--format huggingface`: fields of transformers' TrainingArguments as YAML.
+
+The Trainer recomputes whole layers: all of them, or from 5.16 on every k-th one, counted over the whole model. What it
+cannot say, `tuner.integrations.huggingface` does in training code.
+"""
+
+from __future__ import annotations
+
+from search_spaces.policy import NONE, RecomputePolicy
+from search_spaces.yaml_text import dump_yaml
+from tuner.export.base import ExportContext, HeaderSyntax, Refusal, StackVersion
+from tuner.export.forms import ANYTHING, EVERY_BLOCK, EVERY_KTH_FROM_THE_FIRST, NOTHING, Form, layout_of, one_list
+from tuner.results import StudyResults, TrialRecord
+
+_PACKAGE = "transformers"
+#: Renamed in 5.23.0; the old names are aliases until 6.
+_NAMES = ("activation_checkpointing", "activation_checkpointing_kwargs")
+_OLD_NAMES = ("gradient_checkpointing", "gradient_checkpointing_kwargs")
+
+
+class HuggingFaceExporter:
+    """Fields that ``HfArgumentParser`` reads."""
+
+    name = "huggingface"
+    versions: tuple[StackVersion, ...] = (
+        StackVersion("5.23", "transformers 5.23 and newer 5.x", _PACKAGE, since="5.23", until="6"),
+        StackVersion("5.17", "transformers 5.17 to 5.22", _PACKAGE, since="5.17", until="5.23"),
+        StackVersion("5.16", "transformers 5.16", _PACKAGE, since="5.16", until="5.17"),
+        StackVersion("5.0", "transformers 5.0 to 5.15", _PACKAGE, since="5.0", until="5.16"),
+        StackVersion("4.57", "transformers 4.35 to 4.57", _PACKAGE, since="4.35", until="5.0"),
+    )
+    header_syntax: HeaderSyntax = "hash"
+
+    def forms(self, context: ExportContext) -> tuple[Form, ...]:
+        if context.through_python:
+            return (ANYTHING,)
+        if _counts_layers(context):
+            # The Trainer counts the layers of the whole model in the order of its modules, which with several lists
+            # need not be the order in which they run.
+            return (NOTHING, EVERY_BLOCK, one_list(EVERY_KTH_FROM_THE_FIRST))
+        return (NOTHING, EVERY_BLOCK)
+
+    def conflict(self, policy: RecomputePolicy, context: ExportContext) -> Refusal | None:
+        return None
+
+    def write(self, study: StudyResults, trial: TrialRecord, context: ExportContext) -> str:
+        return dump_yaml(self.settings(trial.to_policy(), context))
+
+    def settings(self, policy: RecomputePolicy, context: ExportContext) -> dict[str, object]:
+        switch, arguments = _names(context)
+        recomputes = policy.recomputes and not context.through_python
+        return {
+            "per_device_train_batch_size": policy.batch.micro_batch_size,
+            "gradient_accumulation_steps": policy.batch.gradient_accumulation_steps,
+            # It would lower the first on its own and leave the second: another global batch.
+            "auto_find_batch_size": False,
+            switch: recomputes,
+            arguments: _arguments(policy, context) if recomputes else None,
+        }
+
+    def obsolete_keys(self, context: ExportContext) -> tuple[str, ...]:
+        return _OLD_NAMES if _names(context) == _NAMES else _NAMES
+
+    def notes(self, policy: RecomputePolicy, context: ExportContext) -> tuple[str, ...]:
+        processes = policy.batch.data_parallel_degree
+        notes = [
+            f"the number of processes comes from the launcher; start {processes}, or the global batch is another one",
+            "measured without a key-value cache: set use_cache to false in the model's config",
+        ]
+        if context.autocast is not None:
+            short = {"bfloat16": "bf16", "float16": "fp16"}[context.autocast]
+            notes.append(f"measured under autocast to {context.autocast}: set {short}: true")
+        if context.through_python:
+            return (
+                *notes,
+                "the placement is not in this file: export it with --format policy, and give the Trainer "
+                'callbacks=[RecomputeCallback("policy.yaml")] from tuner.integrations.huggingface',
+            )
+        if policy.recomputes:
+            notes.append("under FSDP keep activation_checkpointing out of fsdp_config: the two must not both be set")
+        return tuple(notes)
+
+
+def _names(context: ExportContext) -> tuple[str, str]:
+    return _NAMES if context.version.name == "5.23" else _OLD_NAMES
+
+
+def _counts_layers(context: ExportContext) -> bool:
+    return context.version.name in ("5.23", "5.17", "5.16")
+
+
+def _arguments(policy: RecomputePolicy, context: ExportContext) -> dict[str, object]:
+    """What the Trainer hands on; once one is given its own defaults are gone, so all are."""
+    arguments: dict[str, object] = {"use_reentrant": False, "preserve_rng_state": policy.preserve_rng_state}
+    if _counts_layers(context):
+        arguments["every_n_layers"] = _every(policy, context)
+    if context.version.name in ("5.23", "5.17"):
+        arguments["offload"] = False
+    return arguments
+
+
+def _every(policy: RecomputePolicy, context: ExportContext) -> int:
+    """The distance between recomputed layers."""
+    cells = [cell for of_list in layout_of(policy, context.block_lists) for cell in of_list]
+    recomputed = [index for index, (action, _, _) in enumerate(cells) if action != NONE]
+    return recomputed[1] - recomputed[0] if len(recomputed) > 1 else len(cells)
