@@ -1,25 +1,30 @@
-"""The trials of a study as a picture, speed over peak memory: the data first, the drawing second."""
+"""The trials of a study as a picture, speed over peak memory: the data first, the drawing second.
+
+Colors are names of the page's CSS variables, so that the page decides them, by light and dark.
+"""
 
 from __future__ import annotations
 
 import enum
-import html
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import plotly.graph_objects as go  # type: ignore[import-untyped]  # plotly ships no types
 
+from tuner.drawn_points import distinct_points
+from tuner.hover_text import hover_text, shortened
+
 _BYTES_PER_MIB, _BYTES_PER_GIB = 2**20, 2**30
-#: More of them would push the plot off the page; the table of trials lists all.
+#: A hover that lists more of them would cover the plot; the table of trials lists all.
 _MAX_LISTED = 6
-#: As readable on white as on dark grey (4.3:1), since the page that shows the figure decides which it is.
-_INK = "#7a7a7a"
-_GRID = "rgba(128, 128, 128, 0.25)"
-_CAP_COLOR = "#e03131"
+#: Where the front takes up less of the width than this, there is a view of it alone.
+_CROWDED_RATIO = 0.35
+#: Height of the strip below the plot that shows trials without a measurement.
+_STRIP_RATIO = 0.09
 
 
 class FrontKind(str, enum.Enum):
-    """What a measured trial is to the reader; the value is its name in the legend."""
+    """What a trial is to the reader; the value is its name in the legend."""
 
     BEST = "best"
     FRONT = "on the front"
@@ -27,6 +32,9 @@ class FrontKind(str, enum.Enum):
     INFEASIBLE = "over the memory cap"
     MISMATCH = "trains another model"
     UNVERIFIED = "not proven"
+    OUT_OF_MEMORY = "out of memory"
+    FAILED = "failed or timed out"
+    UNFINISHED = "lost or cancelled"
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,8 @@ class FrontTrial:
         status: How it ended, for example ``COMPLETED`` or ``OUT_OF_MEMORY``.
         verdict: ``MATCH``, ``MISMATCH`` or ``UNVERIFIED``; None where nothing was compared.
         relative_speed: Samples per second over those of the interleaved reference.
-        reason: Why it has no measurement, in one line.
+        relative_speed_spread: Standard error of ``relative_speed``.
+        reason: Why it is not feasible or has no measurement, in one line.
     """
 
     number: int
@@ -51,7 +60,9 @@ class FrontTrial:
     samples_per_second: float | None = None
     tokens_per_second: float | None = None
     relative_speed: float | None = None
+    relative_speed_spread: float | None = None
     peak_memory_bytes: int | None = None
+    predicted_peak_memory_bytes: int | None = None
     verdict: str | None = None
     reason: str | None = None
     is_baseline: bool = False
@@ -62,6 +73,7 @@ class FrontPoint:
     """One measured trial: where it is drawn, as what, and what the reader is told of it, line by line.
 
     Attributes:
+        speed_error: Two standard errors of ``speed``; None where they are not known.
         label: Written beside the point; None for most.
     """
 
@@ -70,17 +82,21 @@ class FrontPoint:
     speed: float
     kind: FrontKind
     hover: tuple[str, ...]
+    speed_error: float | None = None
     label: str | None = None
 
 
 @dataclass(frozen=True)
-class UnmeasuredTrial:
-    """A trial that has no place in the plot, and why."""
+class UnmeasuredPoint:
+    """Trials without a measurement that share a place in the strip below the plot.
 
-    number: int
-    status: str
-    policy_summary: str
-    reason: str | None
+    Attributes:
+        predicted_peak: Where it is drawn; None for those of which no peak was predicted.
+    """
+
+    kind: FrontKind
+    predicted_peak: float | None
+    hover: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -96,7 +112,7 @@ class FrontData:
     """
 
     points: tuple[FrontPoint, ...]
-    unmeasured: tuple[UnmeasuredTrial, ...]
+    unmeasured: tuple[UnmeasuredPoint, ...]
     speed_title: str
     memory_unit: str
     memory_cap: float | None
@@ -110,35 +126,75 @@ class FrontData:
         return tuple(point for point in self.points if point.kind in (FrontKind.BEST, FrontKind.FRONT))
 
 
+@dataclass(frozen=True)
+class AxisRanges:
+    """A part of the figure: peak memory and speed, each from and to."""
+
+    peak_memory: tuple[float, float]
+    speed: tuple[float, float]
+
+
+def memory_unit(largest_bytes: int) -> tuple[str, int]:
+    """The unit in which to draw amounts of up to so many bytes, and its size in bytes."""
+    return ("MiB", _BYTES_PER_MIB) if largest_bytes < 2 * _BYTES_PER_GIB else ("GiB", _BYTES_PER_GIB)
+
+
 def front_points(trials: Sequence[FrontTrial], memory_cap_bytes: int | None) -> FrontData:
     """What to draw for the trials; see `FrontData` for the units."""
     has_tokens = all(trial.tokens_per_second is not None for trial in trials if trial.samples_per_second is not None)
     unit = "tokens/s" if has_tokens else "samples/s"
     baseline_speed = _common_baseline_speed(trials)
     sizes = [trial.peak_memory_bytes for trial in trials if trial.peak_memory_bytes is not None]
-    is_small = max([*sizes, memory_cap_bytes or 0], default=0) < 2 * _BYTES_PER_GIB
-    memory_unit, num_bytes = ("MiB", _BYTES_PER_MIB) if is_small else ("GiB", _BYTES_PER_GIB)
+    unit_name, num_bytes = memory_unit(max([*sizes, memory_cap_bytes or 0], default=0))
     points = []
     unmeasured = []
     for trial in trials:
         throughput = trial.tokens_per_second if has_tokens else trial.samples_per_second
         if throughput is None or trial.peak_memory_bytes is None:
-            unmeasured.append(UnmeasuredTrial(trial.number, trial.status, trial.policy_summary, trial.reason))
+            unmeasured.append(trial)
             continue
+        relative = None if baseline_speed is None else (trial.relative_speed or 0.0) / baseline_speed
+        error = None
+        if baseline_speed is not None and trial.relative_speed_spread is not None:
+            error = 2 * trial.relative_speed_spread / baseline_speed
         peak = trial.peak_memory_bytes / num_bytes
         kind = _kind(trial, memory_cap_bytes)
-        relative = None if baseline_speed is None else (trial.relative_speed or 0.0) / baseline_speed
-        hover = _hover(trial, kind, f"{_speed(throughput)} {unit} as measured", relative, f"{peak:.3g} {memory_unit}")
-        label = "baseline" if trial.is_baseline else None
-        speed = throughput if relative is None else relative
-        points.append(FrontPoint(trial.number, peak, speed, kind, hover, label))
+        speeds = [] if relative is None else [f"{relative:.2f} x the baseline's speed{_plus_minus(error)}"]
+        speeds.append(f"{_speed(throughput)} {unit} as measured")
+        points.append(
+            FrontPoint(
+                number=trial.number,
+                peak_memory=peak,
+                speed=throughput if relative is None else relative,
+                kind=kind,
+                hover=(trial.policy_summary, *speeds, f"peak {peak:.3g} {unit_name}", *_hover(trial, kind)),
+                speed_error=error,
+                label="baseline" if trial.is_baseline else None,
+            )
+        )
     return FrontData(
         points=tuple(sorted(points, key=lambda point: (point.peak_memory, point.speed))),
-        unmeasured=tuple(unmeasured),
+        unmeasured=tuple(_unmeasured_points(unmeasured, unit_name, num_bytes)),
         speed_title=f"throughput ({unit})" if baseline_speed is None else "speed (baseline = 1)",
-        memory_unit=memory_unit,
+        memory_unit=unit_name,
         memory_cap=None if memory_cap_bytes is None else memory_cap_bytes / num_bytes,
     )
+
+
+def around_the_cap(data: FrontData) -> AxisRanges | None:
+    """The part of the figure that holds the front and the cap; None where the whole figure shows them well."""
+    peaks = [point.peak_memory for point in data.points]
+    marks = [point.peak_memory for point in data.front] + ([] if data.memory_cap is None else [data.memory_cap])
+    if not data.front or max(marks) - min(marks) > _CROWDED_RATIO * (max(*peaks, *marks) - min(*peaks, *marks)):
+        return None
+    least, most = _padded(min(marks), max(marks), 0.1)
+    speeds = [point.speed for point in data.points if least <= point.peak_memory <= most]
+    return AxisRanges((least, most), _padded(min(speeds), max(speeds), 0.15))
+
+
+def _padded(least: float, most: float, ratio: float) -> tuple[float, float]:
+    pad = ratio * (most - least) or 0.05 * most
+    return least - pad, most + pad
 
 
 def _common_baseline_speed(trials: Sequence[FrontTrial]) -> float | None:
@@ -164,15 +220,39 @@ def _kind(trial: FrontTrial, memory_cap_bytes: int | None) -> FrontKind:
     return FrontKind.UNVERIFIED
 
 
-def _hover(trial: FrontTrial, kind: FrontKind, throughput: str, relative: float | None, peak: str) -> tuple[str, ...]:
-    return (
-        trial.policy_summary,
-        throughput if relative is None else f"{relative:.2f} x the baseline's speed ({throughput})",
-        f"peak {peak}",
-        f"micro-batch {trial.micro_batch_size} x {trial.gradient_accumulation_steps} accumulation steps",
-        f"verdict {trial.verdict or 'none'}",
-        f"trial {trial.number}: {kind.value}",
-    )
+def _kind_without_measurement(trial: FrontTrial) -> FrontKind:
+    if trial.status == "OUT_OF_MEMORY":
+        return FrontKind.OUT_OF_MEMORY
+    return FrontKind.UNFINISHED if trial.status in ("NODE_LOST", "CANCELLED") else FrontKind.FAILED
+
+
+def _hover(trial: FrontTrial, kind: FrontKind) -> Iterable[str]:
+    yield f"micro-batch {trial.micro_batch_size} x {trial.gradient_accumulation_steps} accumulation steps"
+    yield f"verdict {trial.verdict or 'none'}"
+    yield f"trial {trial.number}: {kind.value}"
+    if trial.reason:
+        yield trial.reason
+
+
+def _unmeasured_points(trials: Sequence[FrontTrial], unit: str, num_bytes: int) -> Iterable[UnmeasuredPoint]:
+    unknown: dict[FrontKind, list[FrontTrial]] = {}
+    for trial in trials:
+        kind = _kind_without_measurement(trial)
+        if trial.predicted_peak_memory_bytes is None:
+            unknown.setdefault(kind, []).append(trial)
+            continue
+        peak = trial.predicted_peak_memory_bytes / num_bytes
+        lines = (trial.policy_summary, f"predicted peak {peak:.3g} {unit}", f"trial {trial.number}: {kind.value}")
+        yield UnmeasuredPoint(kind, peak, (*lines, *([trial.reason] if trial.reason else [])))
+    for kind, members in unknown.items():
+        title = f"{len(members)} trial{'' if len(members) == 1 else 's'}: {kind.value}, peak not known"
+        listed = [
+            f"trial {trial.number}, {shortened(trial.policy_summary)}"
+            + (f": {shortened(trial.reason, 90)}" if trial.reason else "")
+            for trial in members[:_MAX_LISTED]
+        ]
+        more = [f"and {len(members) - _MAX_LISTED} more"] if len(members) > _MAX_LISTED else []
+        yield UnmeasuredPoint(kind, None, (title, *listed, *more))
 
 
 @dataclass(frozen=True)
@@ -182,75 +262,47 @@ class _Look:
     size: int
 
 
-#: Told apart by shape as well as by color.
+#: Told apart by shape as well as by color; in the order in which they are drawn, the most telling ones on top.
 _LOOKS = {
-    FrontKind.INFEASIBLE: _Look(_INK, "circle-open", 9),
-    FrontKind.MISMATCH: _Look("#d6336c", "x", 9),
-    FrontKind.UNVERIFIED: _Look("#a07800", "diamond-open", 9),
-    FrontKind.FEASIBLE: _Look("#4c9be8", "circle", 8),
-    FrontKind.FRONT: _Look("#1971c2", "circle", 11),
-    FrontKind.BEST: _Look("#e8590c", "star", 17),
+    FrontKind.INFEASIBLE: _Look("var(--over)", "circle-open", 9),
+    FrontKind.FEASIBLE: _Look("var(--feasible)", "circle", 8),
+    FrontKind.UNVERIFIED: _Look("var(--unproven)", "diamond-open", 10),
+    FrontKind.MISMATCH: _Look("var(--mismatch)", "x", 9),
+    FrontKind.UNFINISHED: _Look("var(--over)", "square-open", 9),
+    FrontKind.FAILED: _Look("var(--mismatch)", "cross-open", 9),
+    FrontKind.OUT_OF_MEMORY: _Look("var(--over)", "triangle-up", 10),
+    FrontKind.FRONT: _Look("var(--front)", "circle", 11),
+    FrontKind.BEST: _Look("var(--best)", "star", 17),
 }
 
 
 def draw_front(data: FrontData) -> go.Figure:
-    """The figure: one point per measured trial with its policy on hover, the front, the cap, and the unmeasured ones.
-
-    Its background is transparent and its colors suit light and dark pages alike.
-    """
+    """The figure: each trial with its policy on hover, the front, the cap, and below it what has no measurement."""
     figure = go.Figure()
     figure.add_trace(_front_line(data.front))
     for kind, look in _LOOKS.items():
-        points = data.of_kind(kind)
-        if points:
-            figure.add_trace(_markers(points, kind, look))
+        if data.of_kind(kind):
+            figure.add_trace(_markers(_drawn(data.of_kind(kind), kind), kind, look))
+        figure.add_traces(list(_strip_markers(data, kind, look)))
     for point in data.points:
         if point.label is not None:
-            figure.add_annotation(text=point.label, x=point.peak_memory, y=point.speed, yshift=-14, showarrow=False)
+            figure.add_annotation(text=point.label, x=point.peak_memory, y=point.speed, yshift=-15, showarrow=False)
     if data.memory_cap is not None:
         _draw_cap(figure, data.memory_cap, data.memory_unit)
-    note = _unmeasured_note(data.unmeasured)
-    if note:
-        figure.add_annotation(
-            text=note,
-            xref="paper",
-            yref="paper",
-            x=0,
-            y=0,
-            yshift=-60,
-            xanchor="left",
-            yanchor="top",
-            align="left",
-            showarrow=False,
-        )
-    figure.update_layout(
-        paper_bgcolor="rgba(0, 0, 0, 0)",
-        plot_bgcolor="rgba(0, 0, 0, 0)",
-        font={"color": _INK, "size": 13},
-        legend={
-            "orientation": "h",
-            "traceorder": "reversed",
-            "x": 0,
-            "y": 1.02,
-            "xanchor": "left",
-            "yanchor": "bottom",
-        },
-        hovermode="closest",
-        margin={"l": 70, "r": 30, "t": 70, "b": 70 + 18 * (note.count("<br>") + 1 if note else 0)},
-        hoverlabel={"align": "left", "font": {"size": 13}},
-    )
-    axis = {"gridcolor": _GRID, "zeroline": False, "linecolor": _INK, "ticks": "outside", "tickcolor": _INK}
-    figure.update_xaxes(title=f"peak memory ({data.memory_unit})", **axis)
-    figure.update_yaxes(title=data.speed_title, separatethousands=True, **axis)
+    legend = {"orientation": "h", "traceorder": "reversed", "x": 0, "y": 1.02, "xanchor": "left", "yanchor": "bottom"}
+    figure.update_layout(legend=legend, hovermode="closest", margin={"l": 60, "r": 20, "t": 20, "b": 50})
+    figure.update_xaxes(title=f"peak memory ({data.memory_unit})")
+    figure.update_yaxes(title=data.speed_title, separatethousands=True)
+    if data.unmeasured:
+        _lay_out_strip(figure)
     return figure
 
 
-def front_html(data: FrontData) -> str:
-    """The figure as one HTML file that needs no network: plotly's script is part of it (about 5 MB)."""
-    text: str = draw_front(data).to_html(
-        include_plotlyjs=True, full_html=True, config={"displaylogo": False, "responsive": True}
-    )
-    return text
+def _drawn(points: Sequence[FrontPoint], kind: FrontKind) -> Sequence[FrontPoint]:
+    """Those that are in the search's answer are drawn each; of the crowd, one per place."""
+    if kind in (FrontKind.BEST, FrontKind.FRONT):
+        return points
+    return distinct_points(points, [(point.peak_memory, point.speed) for point in points])
 
 
 def _front_line(front: Sequence[FrontPoint]) -> go.Scatter:
@@ -266,12 +318,34 @@ def _front_line(front: Sequence[FrontPoint]) -> go.Scatter:
 
 
 def _markers(points: Sequence[FrontPoint], kind: FrontKind, look: _Look) -> go.Scatter:
+    trace = _scatter(kind, look, [point.hover for point in points])
+    trace.update(x=[point.peak_memory for point in points], y=[point.speed for point in points])
+    if kind in (FrontKind.BEST, FrontKind.FRONT) and any(point.speed_error for point in points):
+        errors = [point.speed_error or 0.0 for point in points]
+        trace.update(error_y={"array": errors, "color": look.color, "thickness": 1, "width": 3})
+    return trace
+
+
+def _strip_markers(data: FrontData, kind: FrontKind, look: _Look) -> Iterable[go.Scatter]:
+    """In the strip: at the predicted peaks, and at its right end for those without one."""
+    known = [p for p in data.unmeasured if p.kind is kind and p.predicted_peak is not None]
+    known = distinct_points(known, [(p.predicted_peak or 0.0, 0.0) for p in known])
+    unknown = [p for p in data.unmeasured if p.kind is kind and p.predicted_peak is None]
+    if known:
+        trace = _scatter(kind, look, [point.hover for point in known])
+        yield trace.update(x=[point.predicted_peak for point in known], y=[0] * len(known), yaxis="y2")
+    if unknown:
+        place = 0.99 - 0.03 * list(_LOOKS).index(kind) / len(_LOOKS)
+        trace = _scatter(kind, look, [point.hover for point in unknown])
+        yield trace.update(x=[place], y=[0], xaxis="x2", yaxis="y2", showlegend=not known)
+
+
+def _scatter(kind: FrontKind, look: _Look, hovers: Iterable[tuple[str, ...]]) -> go.Scatter:
     return go.Scatter(
-        x=[point.peak_memory for point in points],
-        y=[point.speed for point in points],
-        text=["<br>".join([f"<b>{_safe(p.hover[0])}</b>", *map(_safe, p.hover[1:])]) for p in points],
+        text=[hover_text(lines) for lines in hovers],
         mode="markers",
         name=kind.value,
+        legendgroup=kind.value,
         marker={
             "color": look.color,
             "symbol": look.symbol,
@@ -279,44 +353,63 @@ def _markers(points: Sequence[FrontPoint], kind: FrontKind, look: _Look) -> go.S
             "line": {"width": 2, "color": look.color},
         },
         hoverinfo="text",
+        cliponaxis=True,
+    )
+
+
+def _lay_out_strip(figure: go.Figure) -> None:
+    figure.update_layout(
+        xaxis={"anchor": "y2"},
+        yaxis={"domain": [_STRIP_RATIO + 0.05, 1]},
+        xaxis2={"overlaying": "x", "anchor": "y2", "range": [0, 1], "fixedrange": True, "visible": False},
+        yaxis2={
+            "domain": [0, _STRIP_RATIO],
+            "range": [-1, 1],
+            "fixedrange": True,
+            "showticklabels": False,
+            "showgrid": False,
+            "zeroline": False,
+            "ticks": "",
+        },
+    )
+    figure.add_annotation(
+        text="not measured, at the predicted peak",
+        xref="paper",
+        yref="paper",
+        x=0,
+        y=_STRIP_RATIO,
+        xanchor="left",
+        yanchor="bottom",
+        showarrow=False,
+        font={"size": 11},
     )
 
 
 def _draw_cap(figure: go.Figure, cap: float, unit: str) -> None:
-    figure.add_vline(x=cap, line={"color": _CAP_COLOR, "width": 2, "dash": "dash"})
+    figure.add_shape(
+        type="line",
+        x0=cap,
+        x1=cap,
+        y0=0,
+        y1=1,
+        yref="paper",
+        line={"color": "var(--cap)", "width": 2, "dash": "dash"},
+    )
     figure.add_annotation(
         text=f"cap {cap:.3g} {unit}",
         x=cap,
         y=1,
         yref="paper",
         xanchor="right",
-        xshift=-6,
+        xshift=-4,
         yanchor="top",
         showarrow=False,
-        font={"color": _CAP_COLOR},
+        font={"color": "var(--cap)"},
     )
 
 
-def _unmeasured_note(trials: Sequence[UnmeasuredTrial]) -> str:
-    if not trials:
-        return ""
-    lines = [
-        f"trial {trial.number}: {trial.status}, {_safe(trial.policy_summary)}"
-        + (f" ({_safe(_shortened(trial.reason))})" if trial.reason else "")
-        for trial in trials[:_MAX_LISTED]
-    ]
-    more = len(trials) - _MAX_LISTED
-    if more > 0:
-        lines.append(f"and {more} more")
-    return "<br>".join(["Without a measurement:", *lines])
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _safe(text: str) -> str:
-    return html.escape(text, quote=False)
+def _plus_minus(error: float | None) -> str:
+    return "" if error is None else f" +-{error / 2:.2f}"
 
 
 def _speed(per_second: float) -> str:

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from tuner.front_figure import FrontKind, FrontTrial, draw_front, front_html, front_points
+from tuner.front_figure import FrontData, FrontKind, FrontTrial, around_the_cap, draw_front, front_points
 
 GIB = 2**30
 CAP = 4 * GIB
@@ -104,28 +104,54 @@ def test_small_peaks_are_in_mib() -> None:
     assert (data.points[0].peak_memory, data.memory_cap, data.memory_unit) == (3.0, 4.0, "MiB")
 
 
-def test_trial_without_a_measurement_is_listed_not_drawn() -> None:
-    data = front_points(_ALL, CAP)
-    assert [(trial.number, trial.status, trial.reason) for trial in data.unmeasured] == [
-        (6, "OUT_OF_MEMORY", "asked for 9 GiB")
-    ]
-    notes = [annotation.text for annotation in draw_front(data).layout.annotations]
-    assert "Without a measurement:<br>trial 6: OUT_OF_MEMORY, block @2x4 (asked for 9 GiB)" in notes
+def test_trial_without_a_measurement_stands_below_the_plot_at_its_predicted_peak() -> None:
+    data = front_points([_TRIAL, replace(_NO_ROOM, predicted_peak_memory_bytes=9 * GIB)], CAP)
+    (mark,) = data.unmeasured
+    assert (mark.kind, mark.predicted_peak) == (FrontKind.OUT_OF_MEMORY, 9.0)
+    assert mark.hover == ("block @2x4", "predicted peak 9 GiB", "trial 6: out of memory", "asked for 9 GiB")
+    trace = _trace(data, FrontKind.OUT_OF_MEMORY)
+    assert (list(trace.x), trace.yaxis, trace.xaxis) == ([9.0], "y2", None)
 
 
-def test_long_list_of_unmeasured_trials_is_cut_with_a_count() -> None:
+def test_trials_without_any_peak_share_one_mark_that_lists_a_few() -> None:
     trials = [replace(_NO_ROOM, number=number) for number in range(10)]
-    (note,) = [
-        annotation.text
-        for annotation in draw_front(front_points(trials, CAP)).layout.annotations
-        if "and" in annotation.text
-    ]
-    assert note.endswith("<br>and 4 more")
-    assert note.count("trial ") == 6
+    (mark,) = front_points(trials, CAP).unmeasured
+    assert (mark.kind, mark.predicted_peak) == (FrontKind.OUT_OF_MEMORY, None)
+    assert mark.hover[0] == "10 trials: out of memory, peak not known"
+    assert mark.hover[1] == "trial 0, block @2x4: asked for 9 GiB"
+    assert mark.hover[-1] == "and 4 more"
+    assert len(mark.hover) == 8
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        ("OUT_OF_MEMORY", FrontKind.OUT_OF_MEMORY),
+        ("FAILED", FrontKind.FAILED),
+        ("TIMED_OUT", FrontKind.FAILED),
+        ("NODE_LOST", FrontKind.UNFINISHED),
+        ("CANCELLED", FrontKind.UNFINISHED),
+    ],
+)
+def test_ways_to_end_without_a_measurement_have_marks_of_their_own(status: str, kind: FrontKind) -> None:
+    (mark,) = front_points([replace(_NO_ROOM, status=status)], CAP).unmeasured
+    assert mark.kind is kind
+
+
+def test_strip_is_there_only_where_something_was_not_measured() -> None:
+    assert "yaxis2" not in draw_front(front_points([_TRIAL], CAP)).layout
+    figure = draw_front(front_points(_ALL, CAP))
+    assert figure.layout.yaxis2.domain[1] < figure.layout.yaxis.domain[0], "below the plot"
+
+
+def _trace(data: FrontData, kind: FrontKind) -> Any:
+    (trace,) = [trace for trace in draw_front(data).data if trace.name == kind.value]
+    return trace
 
 
 def test_every_kind_is_told_apart_by_shape_or_size_as_well_as_by_color() -> None:
-    traces = [trace for trace in draw_front(front_points(_ALL, CAP)).data if trace.mode == "markers"]
+    others = [replace(_NO_ROOM, status="FAILED"), replace(_NO_ROOM, status="CANCELLED")]
+    traces = [trace for trace in draw_front(front_points([*_ALL, *others], CAP)).data if trace.mode == "markers"]
     assert {trace.name for trace in traces} == {kind.value for kind in FrontKind}
     assert len({(trace.marker.symbol, trace.marker.size) for trace in traces}) == len(FrontKind)
 
@@ -155,15 +181,37 @@ def test_names_of_the_user_are_text_and_never_markup() -> None:
     trial = replace(_TRIAL, policy_summary="<img src=x>: mlp @2x4", is_baseline=True)
     (markers,) = [trace for trace in draw_front(front_points([trial], CAP)).data if trace.mode == "markers"]
     assert markers.text[0].startswith("<b>&lt;img src=x&gt;: mlp @2x4</b><br>")
-    assert "<img src=x>" not in front_html(front_points([trial], CAP))
 
 
 def test_study_without_any_trial_is_still_a_figure() -> None:
     assert draw_front(front_points([], CAP)).layout.xaxis.title.text == "peak memory (GiB)"
 
 
-def test_html_needs_nothing_from_outside() -> None:
-    page = front_html(front_points(_ALL, CAP))
-    assert re.findall(r"<(?:script|link|img)[^>]*(?:src|href)=", page) == []
-    assert "mlp[0-5] @4x2" in page
-    assert len(page) > 1_000_000
+def test_a_front_that_would_be_squeezed_has_a_view_of_its_own() -> None:
+    far = replace(_TRIAL, number=9, feasible=False, peak_memory_bytes=40 * GIB, tokens_per_second=9000.0)
+    assert around_the_cap(front_points(_ALL, CAP)) is None, "the front takes up most of the width"
+    ranges = around_the_cap(front_points([*_ALL, far], CAP))
+    assert ranges is not None
+    least, most = ranges.peak_memory
+    assert least < 1.0 < 4.0 < most < 6.0, "the front and the cap are within, and what is far is not"
+    assert 1000 < ranges.speed[0] < 2000 < 3000 < ranges.speed[1] < 4000
+
+
+def test_spread_is_drawn_on_the_front_and_told_on_hover() -> None:
+    baseline = replace(_TRIAL, number=9, is_baseline=True, relative_speed=2.5)
+    best = replace(_BEST, relative_speed=3.0, relative_speed_spread=0.05)
+    data = front_points([baseline, best], CAP)
+    point = data.of_kind(FrontKind.BEST)[0]
+    assert point.hover[1] == "1.20 x the baseline's speed +-0.02"
+    assert list(_trace(data, FrontKind.BEST).error_y.array) == [pytest.approx(0.04)]
+
+
+def test_thousands_of_points_are_thinned_but_never_the_front() -> None:
+    crowd = [
+        replace(_TRIAL, number=n, tokens_per_second=1000.0 + n % 7, peak_memory_bytes=GIB * (1 + n % 3))
+        for n in range(5000)
+    ]
+    front = [replace(_FRONT, number=5000 + n, tokens_per_second=5000.0 + n / 1e6) for n in range(400)]
+    figure = draw_front(front_points([*crowd, *front], CAP))
+    num_drawn = {trace.name: len(trace.x) for trace in figure.data if trace.mode == "markers"}
+    assert num_drawn == {FrontKind.FEASIBLE.value: 21, FrontKind.FRONT.value: 400}
