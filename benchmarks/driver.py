@@ -1,4 +1,4 @@
-"""What the driver itself costs per trial: ask, tell, MLflow and results.json of a study whose trials take no time.
+"""What the driver itself costs per trial: ask, tell, results.json and MLflow of a study whose trials take no time.
 
 Everything but the device is real: Optuna's and MLflow's databases, the study's folder, the loop of `tune run`. Up to
 1,000 simulated workers hand back one result at a time, and each that ends makes room for the next trial.
@@ -28,6 +28,7 @@ from line_chart import Line, Panel, draw
 from rich.console import Console
 from typing_extensions import Self
 
+from mlflow_config.recorder import StudyRecorder
 from runners.replay_runner import ReplayRunner
 from runners.trial import (
     MemoryByKind,
@@ -43,7 +44,6 @@ from search_spaces.policy import RecomputePolicy
 from tuner.config_file import load_search_file
 from tuner.objective import Score
 from tuner.progress import PlainProgress
-from tuner.recording import MlflowListener
 from tuner.results import ResultsLedger, StudyResults
 from tuner.sampling.policy_study import PolicyStudy
 from tuner.search import SearchListener
@@ -118,7 +118,7 @@ def measure(spec: TrialSpec) -> TrialResult:
 
 @dataclass(frozen=True)
 class Lap:
-    """What passed between two moments: on the wall's clock, and of the process's own time on the processor."""
+    """What passed between two moments: on the wall's clock, and of the thread's own time on the processor."""
 
     wall_s: float
     cpu_s: float
@@ -134,14 +134,14 @@ class Load:
 
 
 class Stopwatch:
-    """Laps of the process."""
+    """Laps of the thread that asks."""
 
     def __init__(self) -> None:
-        self._start = time.perf_counter(), time.process_time()
+        self._start = time.perf_counter(), time.thread_time()
 
     def lap(self) -> Lap:
         """What passed since the last lap."""
-        before, self._start = self._start, (time.perf_counter(), time.process_time())
+        before, self._start = self._start, (time.perf_counter(), time.thread_time())
         return Lap(self._start[0] - before[0], self._start[1] - before[1])
 
 
@@ -150,8 +150,8 @@ class Meter:
     """The last of the loop's listeners: shows each trial as `tune run` does, and takes its time.
 
     Attributes:
-        starts: Ask, hand over to the runner, show in MLflow; one per trial.
-        ends: Score, tell, results.json, MLflow, the line on the screen; one per trial.
+        starts: Ask, hand over to the runner; one per trial.
+        ends: Score, tell, results.json, the line on the screen; one per trial.
         parts: Time in single methods of the above, by name.
     """
 
@@ -167,6 +167,10 @@ class Meter:
     def begin(self) -> None:
         """What comes from now on is the driver's work."""
         self._stopwatch.lap()
+
+    def lap(self) -> Lap:
+        """What passed since the last trial began or ended."""
+        return self._stopwatch.lap()
 
     def __enter__(self) -> Self:
         self._sample()
@@ -211,21 +215,23 @@ def _latency_s(spec: TrialSpec) -> float:
     return random.Random(spec.trial_number).uniform(1.0, 2.0)
 
 
-#: What is shown of a trial's time besides the whole.
+#: What is shown of a trial's time besides the whole: in the search's own thread, and in the one beside it.
 PARTS: dict[str, tuple[type, str]] = {
     "ask": (PolicyStudy, "ask"),
     "tell": (PolicyStudy, "tell"),
     "results": (ResultsLedger, "add"),
-    "MLflow, start": (MlflowListener, "started"),
-    "MLflow, end": (MlflowListener, "finished"),
+}
+BESIDE: dict[str, tuple[type, str]] = {
+    "MLflow, start": (StudyRecorder, "start_trial"),
+    "MLflow, end": (StudyRecorder, "record_trial"),
 }
 
 
 @contextlib.contextmanager
 def clocked(parts: dict[str, list[Lap]]) -> Iterator[None]:
-    """Takes the time of each of `PARTS` within the context."""
+    """Takes the time of each of `PARTS` and of what is `BESIDE` them within the context."""
     with ExitStack() as stack:
-        for name, (owner, method) in PARTS.items():
+        for name, (owner, method) in (PARTS | BESIDE).items():
             original = getattr(owner, method)
             setattr(owner, method, _clock(original, parts.setdefault(name, [])))
             stack.callback(setattr, owner, method, original)
@@ -283,8 +289,9 @@ def times_table(meter: Meter) -> str:
     lines = [
         "| ms per trial | median | 95 % of trials | median, processor time |",
         "| --- | ---: | ---: | ---: |",
-        *(_row(name, laps) for name, laps in meter.parts.items()),
-        _row("all of the driver's work", per_trial(meter)),
+        *(_row(name, meter.parts[name]) for name in PARTS),
+        _row("all that the next trial waits for", per_trial(meter)),
+        *(_row(f"beside it: {name}", meter.parts[name]) for name in BESIDE),
     ]
     return "\n".join(lines)
 
@@ -341,7 +348,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = write_search(Path(folder), num_trials=options.trials, sampler=options.sampler)
         meter = Meter(max(1, options.trials // 5))
+        before_s = time.process_time()
         outcome = run(file, meter, num_workers=options.workers, resume=False)
+        end = meter.lap()
+        cpu_s = time.process_time() - before_s
         watch = Stopwatch()
         run(file, Meter(options.trials), num_workers=options.workers, resume=True)
         resume = watch.lap()
@@ -350,7 +360,11 @@ def main() -> None:
         f"{platform.python_version()}, {os.cpu_count()} processors, {os.getloadavg()[0]:.1f} of them busy\n"
     )
     print(times_table(meter), loads_table(meter.loads), sep="\n\n")
-    print(f"\nresuming the finished study and closing it again: {resume.wall_s:.1f} s")
+    print(
+        f"\nprocessor time of the whole process: {1000 * cpu_s / options.trials:.1f} ms per trial\n"
+        f"from the end of the last trial until all is in MLflow: {end.wall_s:.1f} s"
+    )
+    print(f"resuming the finished study and closing it again: {resume.wall_s:.1f} s")
     if options.figure is not None:
         options.figure.write_text(figure(meter))
 

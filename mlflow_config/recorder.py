@@ -47,7 +47,7 @@ class RunOutcome(str, enum.Enum):
 
 
 class StudyRecorder:
-    """Records one study. Only the driver uses it, from one thread.
+    """Records one study. Only the driver uses it, one call at a time.
 
     Every method but the constructor raises ``TrackingError`` where the store is in trouble. Nothing is half done by
     that: the same call made again later completes it, and what is complete already is left as it is.
@@ -109,15 +109,24 @@ class StudyRecorder:
         self._trial_runs()
         return trial_number in self._recorded
 
-    def start_trial(self, trial_number: int, *, name: str, tags: Mapping[str, TagValue] | None = None) -> None:
+    def start_trial(
+        self,
+        trial_number: int,
+        *,
+        name: str,
+        tags: Mapping[str, TagValue] | None = None,
+        started_at_s: float | None = None,
+    ) -> None:
         """Shows the trial as running. Optional: a trial that was not started is recorded all the same.
 
         Args:
             name: What the run is called on MLflow's page, for example the number and the policy's summary.
+            started_at_s: Seconds since the Unix epoch; None is now.
         """
         run = self._trial_runs().get(trial_number)
         if run is None:
-            self._create_trial_run(trial_number, name=name, tags=entries(tags=tags).tags, start_time_ms=_now_ms())
+            started_at_ms = _now_ms() if started_at_s is None else _ms(started_at_s)
+            self._create_trial_run(trial_number, name=name, tags=entries(tags=tags).tags, start_time_ms=started_at_ms)
         elif trial_number not in self._recorded:
             self._store.set_status(run, RUNNING)
 

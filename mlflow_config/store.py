@@ -1,7 +1,5 @@
 """The few MLflow operations that a study needs, each waiting for a busy store; the only file that imports MLflow.
 
-In the default SQLite file, what is done once per trial goes straight into MLflow's tables; see `sqlite_runs`.
-
 MLflow takes two seconds to import, so it is imported when a store is opened and not before.
 """
 
@@ -26,7 +24,6 @@ from mlflow_config.entries import Entries
 from mlflow_config.errors import TrackingError
 from mlflow_config.settings import TrackingSettings
 from mlflow_config.sqlite_file import is_on_local_disk
-from mlflow_config.sqlite_runs import SqliteRuns
 from mlflow_config.stored_run import StoredRun
 
 if TYPE_CHECKING:
@@ -71,23 +68,16 @@ class TrackingStore:
         self._patience_s = patience_s
         self._is_answering = True
         self._client: MlflowClient | None = None
-        self._sqlite_runs: SqliteRuns | None = None
-        #: A run of each experiment; new ones are laid out alike.
-        self._siblings: dict[str, StoredRun] = {}
 
     def open(self) -> None:
         """Connects, and creates the database file where it is missing."""
         if self._client is None:
             _check_address(self._settings)
             self._client = self._patiently("open the store", lambda: _connect(self._settings))
-            self._sqlite_runs = self._patiently("open the store", lambda: _open_sqlite_runs(self._settings))
 
     def close(self) -> None:
         """Leaves a SQLite file complete in itself, so that it can be copied. May be called twice."""
         self._client = None
-        if self._sqlite_runs is not None:
-            self._sqlite_runs.close()
-            self._sqlite_runs = None
         path = self._settings.sqlite_path
         if path is not None and path.exists():
             with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as connection:
@@ -131,8 +121,6 @@ class TrackingStore:
         conditions = f"tags.`{tag}` = {_quoted(value)}" + (f" and attributes.status = '{status}'" if status else "")
 
         def operation() -> list[StoredRun]:
-            if self._sqlite_runs is not None:
-                return self._sqlite_runs.find_runs(experiment_id, tag, value, status=status)
             found: list[StoredRun] = []
             token: str | None = None
             while True:
@@ -148,26 +136,17 @@ class TrackingStore:
                 if not token:
                     return found
 
-        runs = self._patiently(f"look for runs with {tag} {value!r}", operation)
-        self._siblings.update({run.experiment_id: run for run in runs[:1]})
-        return runs
+        return self._patiently(f"look for runs with {tag} {value!r}", operation)
 
     def create_run(self, experiment_id: str, name: str, *, tags: Mapping[str, str], start_time_ms: int) -> StoredRun:
         """A new run, RUNNING. Where it fails the run may exist all the same: look for it before creating it again."""
 
         def operation() -> StoredRun:
-            sibling = self._siblings.get(experiment_id)
-            if self._sqlite_runs is not None and sibling is not None:
-                run = self._sqlite_runs.create_run(sibling, name, tags=tags, start_time_ms=start_time_ms)
-                if run is not None:
-                    return run
             return _stored(
                 self._mlflow.create_run(experiment_id, start_time=start_time_ms, tags=dict(tags), run_name=name)
             )
 
-        run = self._patiently(f"create run {name!r}", operation)
-        self._siblings.setdefault(experiment_id, run)
-        return run
+        return self._patiently(f"create run {name!r}", operation)
 
     def write(self, run: StoredRun, entries: Entries) -> None:
         """Adds the entries to the run, texts first. Writing the same ones again changes nothing."""
@@ -180,8 +159,6 @@ class TrackingStore:
         """Sets the run's status; ``end_time_ms`` goes with every status but RUNNING."""
 
         def operation() -> None:
-            if self._sqlite_runs is not None and self._sqlite_runs.set_status(run, status, end_time_ms=end_time_ms):
-                return
             if end_time_ms is None:
                 self._mlflow.update_run(run.run_id, status=status)
             else:
@@ -202,8 +179,6 @@ class TrackingStore:
         return f"{self._settings.artifact_root}/{folder or '_'}"
 
     def _log_batch(self, run: StoredRun, entries: Entries) -> None:
-        if self._sqlite_runs is not None and self._sqlite_runs.write(run, entries):
-            return
         from mlflow.entities import Metric, Param, RunTag
 
         # The run's own start is the time of every metric: written twice, a metric is the same row, not a second one.
@@ -253,16 +228,6 @@ def _connect(settings: TrackingSettings) -> MlflowClient:
     if settings.sqlite_path is not None and not settings.sqlite_path.exists():
         _create_sqlite_file(settings.sqlite_path)
     return MlflowClient(tracking_uri=settings.uri, registry_uri=settings.uri)
-
-
-def _open_sqlite_runs(settings: TrackingSettings) -> SqliteRuns | None:
-    if settings.sqlite_path is None:
-        return None
-    runs = SqliteRuns(settings.sqlite_path)
-    if runs.has_known_tables():
-        return runs
-    runs.close()
-    return None
 
 
 def _create_sqlite_file(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import compress
 from operator import not_
@@ -15,6 +16,7 @@ from mlflow_config.recorder import RunOutcome, StudyRecorder
 from runners.trial import TrialResult, TrialStatus
 from search_spaces.policy import RecomputePolicy
 from search_spaces.yaml_text import dump_yaml
+from tuner.background_job import BackgroundJob
 from tuner.objective import Score
 from tuner.prediction_errors import peak_error, step_time_error
 from tuner.results import StudyResults, TrialRecord
@@ -23,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 #: Share of the time that a store in trouble may cost.
 _TRYING_SHARE = 0.1
+#: Seconds that the end of a study waits for the store without a word.
+_SILENT_WAIT_S = 2.0
 _FAILURES = (TrialStatus.FAILED, TrialStatus.TIMED_OUT, TrialStatus.NODE_LOST)
 _METRICS = (
     names.SAMPLES_PER_SECOND,
@@ -51,11 +55,15 @@ _METRICS = (
 class MlflowListener:
     """Shows each trial in MLflow as it starts and ends.
 
+    A thread of its own does that, so the search waits for no store, however slow. Where trials come faster than the
+    store takes them, all that came meanwhile is written next; nothing is left out.
+
     A store that does not answer is said once. Everything is tried again later, the opening too; the longer a try takes,
     the longer until the next one.
 
     Args:
-        results: Gives the study's results as they stand; asked after a trial has ended.
+        results: Gives the study's results as they stand; asked in the caller's thread after a trial has ended. What it
+            gives is not changed later.
         params: Of the study's own run.
         texts: Path inside the artifacts of the study's own run to the text of the file.
     """
@@ -81,29 +89,38 @@ class MlflowListener:
         self._is_open = False
         self._is_in_trouble = False
         self._next_try_at = 0.0
+        #: Number, name and moment of each trial that was begun and is not shown yet.
+        self._begun: deque[tuple[int, str, float]] = deque()
+        self._newest: StudyResults | None = None
+        self._job = BackgroundJob(lambda: self._try(self._record_news), name="mlflow")
 
     def open(self) -> None:
-        """Finds or begins the study's own run, and ends the runs that a dead driver left."""
+        """Finds or begins the study's own run, and ends the runs that a dead driver left; waits until that is done."""
         self._try(lambda: None)
 
     def started(self, trial_number: int, policy: RecomputePolicy) -> None:
-        self._try(lambda: self._recorder.start_trial(trial_number, name=f"{trial_number}: {policy.summary()}"))
+        self._begun.append((trial_number, f"{trial_number}: {policy.summary()}", time.time()))
+        self._job.request()
 
     def finished(self, result: TrialResult, score: Score) -> None:
         if result.detail is not None:
             self._details[result.trial_number] = result.detail
-        self.catch_up()
+        self._newest = self._results()
+        self._job.request()
 
     def catch_up(self) -> None:
-        """Records every trial that is not recorded yet and moves the tags that depend on the others."""
-        self._try(self._record_all)
+        """Waits until MLflow shows what was told by now, as far as the store takes it."""
+        self._job.wait()
 
     def finish(self, *, texts: Mapping[str, str], markdown: str) -> None:
-        """Completes the study's own run: its files, its table and the sentence on top."""
+        """Completes the study's own run: its files, its table and the sentence on top. To be told last."""
+        if not self._job.wait(_SILENT_WAIT_S):
+            logger.info("MLflow: the last trials are still being recorded")
+        self._job.stop()
         results = self._results()
 
         def complete() -> None:
-            self._record_all()
+            self._record_all(results)
             best = results.best
             self._recorder.record_study(
                 metrics={
@@ -125,16 +142,26 @@ class MlflowListener:
 
         self._try(complete, is_last=True)
 
-    def _record_all(self) -> None:
-        for trial in self._changed():
+    def _record_news(self) -> None:
+        # Read first: whatever has ended by now has begun before.
+        results = self._newest
+        while self._begun:
+            trial_number, name, started_at_s = self._begun.popleft()
+            self._recorder.start_trial(trial_number, name=name, started_at_s=started_at_s)
+        if results is not None:
+            self._record_all(results)
+
+    def _record_all(self, results: StudyResults) -> None:
+        """Records every trial that is not recorded yet and moves the tags that depend on the others."""
+        for trial in self._changed(results):
             if trial.number not in self._recorded_as_stopped and not self._recorder.is_recorded(trial.number):
                 self._record(trial)
             self._recorder.update_trial_tags(trial.number, _moving_tags(trial))
             self._show(trial)
 
-    def _changed(self) -> list[TrialRecord]:
-        """Records that MLflow does not show yet; asked for each trial that ends, of thousands."""
-        trials = self._results().trials
+    def _changed(self, results: StudyResults) -> list[TrialRecord]:
+        """Records that MLflow does not show yet; asked for as trials end, of thousands."""
+        trials = results.trials
         return list(compress(trials, map(not_, map(self._shown.__contains__, map(id, trials)))))
 
     def _show(self, trial: TrialRecord) -> None:

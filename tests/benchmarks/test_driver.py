@@ -20,8 +20,10 @@ def test_a_short_study_gives_both_tables_and_the_figure(
     driver.main()
     said = capsys.readouterr().out
     assert said.startswith("210 trials, 4 workers, sampler random; ")
-    parts = re.findall(r"^\| ([a-zA-Z', ]+) \| [\d.]+ \| [\d.]+ \| [\d.]+ \|$", said, flags=re.MULTILINE)
-    assert parts == [*driver.PARTS, "all of the driver's work"]
+    parts = re.findall(r"^\| ([a-zA-Z', :]+) \| [\d.]+ \| [\d.]+ \| [\d.]+ \|$", said, flags=re.MULTILINE)
+    beside = [f"beside it: {name}" for name in driver.BESIDE]
+    assert parts == [*driver.PARTS, "all that the next trial waits for", *beside]
+    assert re.search(r"^processor time of the whole process: [\d.]+ ms per trial$", said, flags=re.MULTILINE)
     assert re.findall(r"^\| (\d+) \| \d+ \| \d+ \|$", said, flags=re.MULTILINE) == [
         "0",
         "42",
@@ -35,7 +37,8 @@ def test_a_short_study_gives_both_tables_and_the_figure(
 
 
 def test_parts_are_clocked_within_the_context_only() -> None:
-    before = {name: getattr(owner, method) for name, (owner, method) in driver.PARTS.items()}
+    parts = driver.PARTS | driver.BESIDE
+    before = {name: getattr(owner, method) for name, (owner, method) in parts.items()}
     with driver.clocked({}):
-        assert all(getattr(owner, method) is not before[name] for name, (owner, method) in driver.PARTS.items())
-    assert {name: getattr(owner, method) for name, (owner, method) in driver.PARTS.items()} == before
+        assert all(getattr(owner, method) is not before[name] for name, (owner, method) in parts.items())
+    assert {name: getattr(owner, method) for name, (owner, method) in parts.items()} == before

@@ -289,6 +289,19 @@ def test_deleted_experiment_is_named(settings: TrackingSettings, open_recorder: 
         open_recorder()
 
 
+def test_trial_whose_run_was_deleted_is_refused(settings: TrackingSettings, open_recorder: OpenRecorder) -> None:
+    recorder = open_recorder()
+    recorder.start_trial(0, name="0: block @2x4")
+    _client(settings).delete_run(_trial(settings, 0).info.run_id)
+    with pytest.raises(TrackingError, match=r"^cannot write a run in sqlite:.*must be in the 'active' state"):
+        _record(recorder, 0)
+
+
+def test_trial_shown_late_began_when_it_did(settings: TrackingSettings, open_recorder: OpenRecorder) -> None:
+    open_recorder().start_trial(0, name="0: block @2x4", started_at_s=1_700_000_000.5)
+    assert _trial(settings, 0).info.start_time == 1_700_000_000_500
+
+
 def test_variable_of_the_shell_does_not_redirect(
     settings: TrackingSettings, open_recorder: OpenRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

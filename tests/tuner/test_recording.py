@@ -3,6 +3,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import sqlite3
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,7 @@ class Study:
     def end(self, result: TrialResult) -> None:
         self.trials.append(result)
         self.listener.finished(result, OBJECTIVE.score(result))
+        self.listener.catch_up()
 
     def run(self, *trials: TrialResult) -> None:
         self.listener.open()
@@ -86,6 +89,7 @@ Runs = Callable[[], dict[str, Run]]
 def test_a_trial_is_running_in_mlflow_until_it_has_ended(study: Study, runs: Runs) -> None:
     study.listener.open()
     study.listener.started(0, policy())
+    study.listener.catch_up()
     assert (runs()["0"].info.status, runs()["0"].info.run_name) == ("RUNNING", "0: none @2x1")
     study.end(trial(0))
     assert runs()["0"].info.status == "FINISHED"
@@ -214,7 +218,8 @@ def test_the_studys_run_ends_as_the_study_did(study: Study, runs: Runs, status: 
 def test_a_resumed_study_records_what_an_earlier_session_could_not(tracking_database: Path, runs: Runs) -> None:
     first = Study(tracking_database.parent)
     first.run(trial(0))
-    first.listener.started(1, policy("block"))  # and there it died
+    first.listener.started(1, policy("block"))
+    first.listener.catch_up()  # and there it died
     second = Study(tracking_database.parent)
     second.listener.open()
     assert runs()["1"].info.status == "KILLED", "nobody runs it any more"
@@ -272,6 +277,53 @@ def test_a_store_in_trouble_is_said_once_and_made_up_for(
         "1": "FAILED",
     }
     assert artifact(runs()["1"], "detail.txt") == "Traceback ..."
+
+
+def test_the_search_does_not_wait_for_a_store_that_is_busy(study: Study, tracking_database: Path, runs: Runs) -> None:
+    study.run(trial(0))
+    with contextlib.closing(sqlite3.connect(tracking_database, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        start = time.monotonic()
+        for number, action in enumerate(("block", "mlp", "attention"), start=1):
+            study.listener.started(number, policy(action))
+            study.trials.append(trial(number, action))
+            study.listener.finished(study.trials[-1], OBJECTIVE.score(study.trials[-1]))
+        assert time.monotonic() - start < 1.0
+        other.execute("ROLLBACK")
+    study.finish()
+    assert {name: run.info.status for name, run in runs().items()} == dict.fromkeys(
+        ("study", "0", "1", "2", "3"), "FINISHED"
+    )
+
+
+def test_a_trial_that_is_shown_late_began_when_it_did(study: Study, tracking_database: Path, runs: Runs) -> None:
+    study.run(trial(0))
+    with contextlib.closing(sqlite3.connect(tracking_database, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        before = time.time()
+        study.listener.started(1, policy("block"))
+        after = time.time()
+        time.sleep(0.2)
+        other.execute("ROLLBACK")
+    study.listener.catch_up()
+    assert 1000 * before - 1 <= runs()["1"].info.start_time <= 1000 * after
+
+
+def test_a_long_wait_at_the_end_is_said(
+    study: Study, tracking_database: Path, runs: Runs, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.recording._SILENT_WAIT_S", 0.05)
+    study.run(trial(0))
+    other = sqlite3.connect(tracking_database, isolation_level=None, check_same_thread=False)
+    with contextlib.closing(other), caplog.at_level(logging.INFO):
+        other.execute("BEGIN EXCLUSIVE")
+        release = threading.Timer(0.5, other.rollback)
+        release.start()
+        study.listener.started(1, policy("block"))
+        study.finish()
+        release.join()
+    assert "MLflow: the last trials are still being recorded" in caplog.messages
+    assert runs()["1"].info.status == "KILLED"
 
 
 def test_a_store_that_is_slow_to_fail_is_not_asked_at_each_trial(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
