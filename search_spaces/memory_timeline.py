@@ -19,7 +19,7 @@ CellProfiles: TypeAlias = Callable[[ListProfile, tuple[int, ...], str], Cell]
 _Array: TypeAlias = npt.NDArray[np.int64]
 
 #: Rows of an array of stretches; its columns are the stretches in order, and a last one for what never runs.
-_DELTA, _RISE, _FLOPS, _GRADIENTS, _LINGERING = range(_NUM_ROWS := 5)
+_DELTA, _RISE, _FLOPS, _LINGERING = range(_NUM_ROWS := 4)
 
 
 class MemoryTimeline:
@@ -48,41 +48,6 @@ class MemoryTimeline:
         alive = np.cumsum(stretches[_DELTA])
         highest = int((alive - stretches[_DELTA] + stretches[_RISE]).max())
         return step.profile.static_bytes + max(highest, int(alive[-1]) + step.profile.update.rise_bytes)
-
-    def sharded_peak_bytes(self, policy: RecomputePolicy, num_shards: int) -> int:
-        """Most bytes alive on one rank where parameters, gradients and optimizer states are divided over the ranks.
-
-        Counted: an equal share of each of the three, in the types of the traced model; activations, buffers and inputs
-        as they are; the whole parameters of the two neighbouring units (a block, or all that is outside of blocks)
-        that are largest together, since one is used while the next is gathered; the whole gradients of the largest
-        unit, which wait to be reduced. Not counted: padding of shards to equal sizes, the collectives' own buffers,
-        copies in another precision than the model was traced in, and what an allocator adds.
-
-        Args:
-            num_shards: Ranks that share the states; 1 divides nothing.
-
-        Raises:
-            ValueError: As :meth:`peak_bytes`, or ``num_shards`` is below 1.
-        """
-        if num_shards < 1:
-            raise ValueError(f"num_shards is {num_shards}; at least 1 is allowed")
-        if num_shards == 1:
-            return self.peak_bytes(policy)
-        profile, step = self.profile, self._step(policy)
-        states = profile.parameter_bytes + profile.optimizer_state_bytes
-        gradients_before = profile.gradient_bytes if step.profile.accumulates else 0
-        undivided = step.profile.static_bytes - states - gradients_before
-        # From the first moment on the share of all gradients counts, so what backward adds of them is left out.
-        stretches = self._placed(step, policy)
-        growth = stretches[_DELTA] - stretches[_GRADIENTS]
-        highest = int((np.cumsum(growth) - growth + stretches[_RISE]).max())
-        units = _unit_bytes(step.profile, profile.parameter_bytes)
-        gathered = max(first + second for first, second in units.neighbours)
-        trainable_ratio = profile.gradient_bytes / max(profile.parameter_bytes, 1)
-        waiting = round(trainable_ratio * units.largest)
-        update = _share(step.profile.update.rise_bytes, num_shards)
-        divided = _share(states + profile.gradient_bytes, num_shards)
-        return undivided + divided + max(highest + gathered + waiting, int(growth.sum()) + update)
 
     def flops(self, policy: RecomputePolicy) -> tuple[int, int]:
         """FLOPs of an optimizer step: what plain training takes, and what rebuilds add to it."""
@@ -238,25 +203,6 @@ class _List:
         return np.array(forward, dtype=np.int64).T, np.array(backward, dtype=np.int64).T
 
 
-class _Units:
-    """What is gathered at once where parameters are divided: each block, and all that is outside of blocks.
-
-    Attributes:
-        neighbours: Bytes of every two that are used one after the other.
-    """
-
-    def __init__(self, lists: list[tuple[int, ...]], outside_bytes: int) -> None:
-        self.neighbours = [(outside_bytes, 0)]
-        for blocks in lists:
-            self.neighbours += [(outside_bytes, blocks[0]), (blocks[-1], outside_bytes), *pairwise(blocks)]
-        self.largest = max(outside_bytes, *(size for blocks in lists for size in blocks), 0)
-
-
-def _unit_bytes(step: StepProfile, parameter_bytes: int) -> _Units:
-    lists = [each.parameter_bytes for each in step.lists if each.parameter_bytes]
-    return _Units(lists, parameter_bytes - sum(map(sum, lists)))
-
-
 def _profile_at(steps: tuple[StepProfile, ...], micro_batch_size: int) -> StepProfile:
     exact = next((step for step in steps if step.micro_batch_size == micro_batch_size), None)
     if exact is not None:
@@ -325,7 +271,7 @@ class _Line:
 
 
 def _column(stretch: Stretch, lingering_bytes: int = 0) -> tuple[int, ...]:
-    return stretch.delta_bytes, stretch.rise_bytes, stretch.flops, stretch.gradient_bytes, lingering_bytes
+    return stretch.delta_bytes, stretch.rise_bytes, stretch.flops, lingering_bytes
 
 
 def _places(profile: StepProfile, list_index: int, part: str) -> _Array:
@@ -335,7 +281,3 @@ def _places(profile: StepProfile, list_index: int, part: str) -> _Array:
         if moment.part == part and moment.list_index == list_index:
             places[moment.call] = index
     return places
-
-
-def _share(num_bytes: int, num_shards: int) -> int:
-    return -(-num_bytes // num_shards)

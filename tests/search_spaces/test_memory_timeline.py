@@ -193,32 +193,6 @@ def test_lists_and_actions_that_were_not_traced_are_refused() -> None:
         MemoryTimeline(broken).peak_bytes(policy())
 
 
-class TestSharded:
-    def test_one_rank_divides_nothing(self) -> None:
-        timeline = MemoryTimeline(profile((9,)))
-        assert timeline.sharded_peak_bytes(policy(), 1) == timeline.peak_bytes(policy())
-
-    def test_states_are_divided_and_two_neighbours_are_gathered(self) -> None:
-        timeline = MemoryTimeline(profile((9,)))
-        whole = timeline.peak_bytes(policy())
-        # All that is outside of blocks weighs 3000 - 9 * 70, its neighbour 70; gradients are 0.3 of the parameters.
-        outside = 3000 - 9 * 70
-        # Of the gradients 900 are there from before; 62 that the step adds count as part of the share instead.
-        for num_shards in (2, 4, 10):
-            divided = 4900 // num_shards
-            sharded = timeline.sharded_peak_bytes(policy(), num_shards)
-            assert sharded == pytest.approx(whole - 4900 + divided + outside + 70 + 0.3 * outside, abs=70)
-
-    def test_more_ranks_never_need_more(self) -> None:
-        timeline = MemoryTimeline(profile((9, 4)))
-        peaks = [timeline.sharded_peak_bytes(policy(), num_shards) for num_shards in (2, 3, 8, 64)]
-        assert peaks == sorted(peaks, reverse=True)
-
-    def test_no_rank_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="num_shards is 0; at least 1 is allowed"):
-            MemoryTimeline(profile((9,))).sharded_peak_bytes(policy(), 0)
-
-
 def test_work_does_not_grow_with_the_number_of_blocks() -> None:
     def calls_for(num_blocks: int) -> int:
         timeline = MemoryTimeline(profile((num_blocks,)))

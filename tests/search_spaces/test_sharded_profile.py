@@ -48,6 +48,14 @@ def test_states_are_divided_and_what_runs_is_whole(accumulates: bool) -> None:
     assert peak(sharded_profile(profile(accumulates=accumulates), 4)) == INPUTS + 100 + (40 + 20) + 40 + 3000 + 50
 
 
+def test_more_ranks_never_need_more() -> None:
+    for accumulates in (True, False):
+        whole = profile(accumulates=accumulates)
+        peaks = [peak(sharded_profile(whole, num_shards), num_recomputed=1) for num_shards in (2, 3, 8, 64)]
+        assert peaks == sorted(peaks, reverse=True)
+        assert len(set(peaks)) == 4
+
+
 def test_what_is_kept_is_not_divided() -> None:
     divided = sharded_profile(profile(accumulates=True), 4)
     assert peak(divided) - peak(divided, num_recomputed=2) == 2 * 900
