@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -32,15 +32,22 @@ class RecomputeWatch:
 
 
 @contextmanager
-def watch_for_recompute() -> Iterator[RecomputeWatch]:
-    """Watches every Python call of this thread within the context; slow, so use it for one forward pass."""
+def watch_for_recompute(on_region: Callable[[types.FrameType], None] | None = None) -> Iterator[RecomputeWatch]:
+    """Watches every Python call of this thread within the context; slow, so use it for one forward pass.
+
+    Args:
+        on_region: Told of the frame in which each region begins; None ends the watch with the first one.
+    """
     watch = RecomputeWatch()
     outer = sys.getprofile()
 
     def look(frame: types.FrameType, event: Any, argument: Any) -> None:
         if event == "call" and frame.f_code.co_name in _FUNCTIONS and frame.f_code.co_filename.endswith(_FILES):
             watch.found = True
-            sys.setprofile(outer)  # Nothing more to learn, and torch imports a good deal at its first region.
+            if on_region is None:
+                sys.setprofile(outer)  # Nothing more to learn, and torch imports a good deal at its first region.
+            else:
+                on_region(frame)
         if outer is not None:
             outer(frame, event, argument)
 

@@ -42,6 +42,17 @@ def stream_digests(device: Device) -> dict[str, str]:
     return {name: hashlib.sha256(state).hexdigest() for name, state in states.items()}
 
 
+def draws_numbers(func: Any, args: tuple[Any, ...], kwargs: _Given) -> bool:
+    """Whether a call of an operator draws from a random generator of torch.
+
+    Fused attention and recurrent layers draw for their dropout only, and nothing where it is 0.
+    """
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    given = _by_name(func, args, kwargs)
+    return all(given.get(name) != 0.0 for name in ("dropout_p", "dropout"))
+
+
 class _SilencedOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its hook unannotated
     """Gives every random operator one fixed answer: what is kept is kept, what is drawn is the middle."""
 
@@ -59,8 +70,7 @@ class _SilencedOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]  #
         answer = _FIXED_ANSWERS.get(func.overloadpacket)
         if answer is not None:
             return answer(drawn, given)
-        # Fused attention and recurrent layers draw for their dropout only, and nothing where it is 0.
-        if all(given.get(name) != 0.0 for name in ("dropout_p", "dropout")):
+        if draws_numbers(func, args, kwargs or {}):
             self.unsilenced.add(str(func))
         return drawn
 
