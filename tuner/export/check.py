@@ -13,13 +13,13 @@ def check(exporter: Exporter, policy: RecomputePolicy, context: ExportContext) -
     """Why the stack cannot say the policy; None where it says it exactly. Reads nothing but its arguments."""
     forms = exporter.forms(context)
     misfit = first_misfit(policy, forms, context.block_lists)
-    if misfit is None:
-        return exporter.conflict(policy.canonical(), context)
-    accepts = ", ".join(form.text for form in forms) or "no placement at all"
-    return Refusal(misfit, accepts, _way_through_python(exporter, policy, context))
-
-
-def _way_through_python(exporter: Exporter, policy: RecomputePolicy, context: ExportContext) -> str | None:
+    if misfit is not None:
+        refusal = Refusal(misfit, ", ".join(form.text for form in forms) or "no placement at all")
+    else:
+        conflict = exporter.conflict(policy.canonical(), context)
+        if conflict is None:
+            return None
+        refusal = conflict
     if context.through_python or check(exporter, policy, replace(context, through_python=True)) is not None:
-        return None
-    return "--python says it through tuner.integrations"
+        return refusal
+    return replace(refusal, advice="; or ".join(filter(None, ("--python says it in training code", refusal.advice))))

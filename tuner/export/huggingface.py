@@ -6,10 +6,12 @@ cannot say, `tuner.integrations.huggingface` does in training code.
 
 from __future__ import annotations
 
-from search_spaces.policy import NONE, RecomputePolicy
+from search_spaces.policy import RecomputePolicy
 from search_spaces.yaml_text import dump_yaml
 from tuner.export.base import ExportContext, HeaderSyntax, Refusal, StackVersion
-from tuner.export.forms import ANYTHING, EVERY_BLOCK, EVERY_KTH_FROM_THE_FIRST, NOTHING, Form, layout_of, one_list
+from tuner.export.forms import ANYTHING, EVERY_BLOCK, EVERY_KTH_FROM_THE_FIRST, NOTHING, Form, one_list
+from tuner.export.layer_distance import layer_distance
+from tuner.export.notes import autocast_note, policy_file_note, processes_note
 from tuner.results import StudyResults, TrialRecord
 
 _PACKAGE = "transformers"
@@ -56,25 +58,22 @@ class HuggingFaceExporter:
             "auto_find_batch_size": False,
             switch: recomputes,
             arguments: _arguments(policy, context) if recomputes else None,
+            **({} if _is_before_5(context) else {"use_cache": False}),
         }
 
     def obsolete_keys(self, context: ExportContext) -> tuple[str, ...]:
         return _OLD_NAMES if _names(context) == _NAMES else _NAMES
 
     def notes(self, policy: RecomputePolicy, context: ExportContext) -> tuple[str, ...]:
-        processes = policy.batch.data_parallel_degree
-        notes = [
-            f"the number of processes comes from the launcher; start {processes}, or the global batch is another one",
-            "measured without a key-value cache: set use_cache to false in the model's config",
-        ]
-        if context.autocast is not None:
-            short = {"bfloat16": "bf16", "float16": "fp16"}[context.autocast]
-            notes.append(f"measured under autocast to {context.autocast}: set {short}: true")
+        notes = [processes_note(policy), *autocast_note(context, bfloat16="bf16: true", float16="fp16: true")]
+        if _is_before_5(context):
+            notes.append("measured without a key-value cache: set use_cache to false in the model's config")
         if context.through_python:
             return (
                 *notes,
-                "the placement is not in this file: export it with --format policy, and give the Trainer "
-                'callbacks=[RecomputeCallback("policy.yaml")] from tuner.integrations.huggingface',
+                policy_file_note(
+                    'give the Trainer callbacks=[RecomputeCallback("policy.yaml")] from tuner.integrations.huggingface'
+                ),
             )
         if policy.recomputes:
             notes.append("under FSDP keep activation_checkpointing out of fsdp_config: the two must not both be set")
@@ -85,6 +84,10 @@ def _names(context: ExportContext) -> tuple[str, str]:
     return _NAMES if context.version.name == "5.23" else _OLD_NAMES
 
 
+def _is_before_5(context: ExportContext) -> bool:
+    return context.version.name == "4.57"
+
+
 def _counts_layers(context: ExportContext) -> bool:
     return context.version.name in ("5.23", "5.17", "5.16")
 
@@ -93,14 +96,7 @@ def _arguments(policy: RecomputePolicy, context: ExportContext) -> dict[str, obj
     """What the Trainer hands on; once one is given its own defaults are gone, so all are."""
     arguments: dict[str, object] = {"use_reentrant": False, "preserve_rng_state": policy.preserve_rng_state}
     if _counts_layers(context):
-        arguments["every_n_layers"] = _every(policy, context)
+        arguments["every_n_layers"] = layer_distance(policy, context.block_lists)
     if context.version.name in ("5.23", "5.17"):
         arguments["offload"] = False
     return arguments
-
-
-def _every(policy: RecomputePolicy, context: ExportContext) -> int:
-    """The distance between recomputed layers."""
-    cells = [cell for of_list in layout_of(policy, context.block_lists) for cell in of_list]
-    recomputed = [index for index, (action, _, _) in enumerate(cells) if action != NONE]
-    return recomputed[1] - recomputed[0] if len(recomputed) > 1 else len(cells)

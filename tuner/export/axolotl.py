@@ -1,0 +1,66 @@
+"""`--format axolotl`: keys of an axolotl YAML, which hands them to the transformers that it pins."""
+
+from __future__ import annotations
+
+from search_spaces.policy import RecomputePolicy
+from search_spaces.yaml_text import dump_yaml
+from tuner.export.base import ExportContext, HeaderSyntax, Refusal, StackVersion
+from tuner.export.forms import EVERY_BLOCK, EVERY_KTH_FROM_THE_FIRST, NOTHING, Form, one_list
+from tuner.export.layer_distance import layer_distance
+from tuner.export.notes import autocast_note, processes_note
+from tuner.results import StudyResults, TrialRecord
+
+
+class AxolotlExporter:
+    """Keys that axolotl's own schema checks."""
+
+    name = "axolotl"
+    versions: tuple[StackVersion, ...] = (
+        StackVersion("0.19", "axolotl 0.19 (with its transformers 5.16)", "axolotl", since="0.19", until="0.20"),
+    )
+    header_syntax: HeaderSyntax = "hash"
+
+    def forms(self, context: ExportContext) -> tuple[Form, ...]:
+        if _has_adapters(context):
+            return (NOTHING, EVERY_BLOCK)
+        return (NOTHING, EVERY_BLOCK, one_list(EVERY_KTH_FROM_THE_FIRST))
+
+    def conflict(self, policy: RecomputePolicy, context: ExportContext) -> Refusal | None:
+        return None
+
+    def write(self, study: StudyResults, trial: TrialRecord, context: ExportContext) -> str:
+        return dump_yaml(self.settings(trial.to_policy(), context))
+
+    def settings(self, policy: RecomputePolicy, context: ExportContext) -> dict[str, object]:
+        arguments: dict[str, object] = {"use_reentrant": False, "preserve_rng_state": policy.preserve_rng_state}
+        distance = layer_distance(policy, context.block_lists)
+        if distance > 1:
+            # Left out where it is 1: the loader of adapters hands the arguments to a call that does not know it.
+            arguments["every_n_layers"] = distance
+        return {
+            "micro_batch_size": policy.batch.micro_batch_size,
+            "gradient_accumulation_steps": policy.batch.gradient_accumulation_steps,
+            "auto_find_batch_size": False,
+            "gradient_checkpointing": policy.recomputes,
+            "gradient_checkpointing_kwargs": arguments if policy.recomputes else None,
+            "selective_checkpointing": None,
+            "activation_offloading": False,
+            "layer_offloading": False,
+        }
+
+    def obsolete_keys(self, context: ExportContext) -> tuple[str, ...]:
+        return ("batch_size",)
+
+    def notes(self, policy: RecomputePolicy, context: ExportContext) -> tuple[str, ...]:
+        notes = [
+            processes_note(policy),
+            "leave batch_size out: axolotl takes two of the three batch keys",
+            *autocast_note(context, bfloat16="bf16: true", float16="fp16: true"),
+        ]
+        if layer_distance(policy, context.block_lists) > 1:
+            notes.append("every_n_layers holds for full fine-tunes; with adapter: lora or qlora axolotl cannot say it")
+        return tuple(notes)
+
+
+def _has_adapters(context: ExportContext) -> bool:
+    return context.model_class.startswith("Peft")
