@@ -12,7 +12,7 @@ from runners.trial import TrialResult, TrialSpec, TrialStatus
 from search_spaces.policy import RecomputePolicy
 from tuner.objective import Objective, Score
 from tuner.results import LOST_STATUSES
-from tuner.sampling.distinct_sampler import NoGainExpected, SpaceExhausted
+from tuner.sampling.policy_sampler import NoGainExpected, SpaceExhausted
 from tuner.sampling.policy_study import PolicyStudy, Proposal
 from tuner.stopping import Progress, StopReason, StopRule, count_failed_in_a_row, first_reason
 

@@ -15,7 +15,7 @@ from search_spaces.policy import RecomputePolicy
 from search_spaces.product_space import ProductSpace
 from search_spaces.registry import make_space
 from tuner.objective import Objective
-from tuner.sampling.distinct_sampler import SpaceExhausted
+from tuner.sampling.policy_sampler import SpaceExhausted
 from tuner.sampling.policy_study import PolicyStudy, Proposal, open_policy_study
 from tuner.sampling.registry import MODEL_GUIDED, SAMPLERS, make_sampler
 

@@ -2,52 +2,19 @@
 
 from __future__ import annotations
 
-import abc
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
-from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseGASampler, BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from search_spaces.base import SearchSpace
 from search_spaces.parameters import Choice, Integer, Parameter, ParameterValue
-from search_spaces.policy import RecomputePolicy
-from tuner.sampling.distributions import to_distributions
-from tuner.sampling.taken_policies import TakenPolicies, UntriedPolicies
+from tuner.sampling.policy_sampler import PolicySampler, SpaceExhausted
+from tuner.sampling.taken_policies import UntriedPolicies
 
 #: From a seed, the sampler to draw one trial from.
 SamplerFactory = Callable[[int], BaseSampler]
-
-
-class SpaceExhausted(Exception):  # noqa: N818 - the end of a search, not an error
-    """Every policy of the space was tried or is in flight."""
-
-
-class NoGainExpected(Exception):  # noqa: N818 - the end of a search, not an error
-    """No policy is worth another trial, as far as what was measured by now says; the message gives the figures."""
-
-
-class PolicySampler(BaseSampler):
-    """An Optuna sampler as a study of policies needs it."""
-
-    @abc.abstractmethod
-    def raise_if_exhausted(self, trials: Sequence[FrozenTrial]) -> None:
-        """To be called before a trial is asked for, since Optuna creates the trial before it samples.
-
-        Args:
-            trials: All of the study, in order of number.
-
-        Raises:
-            SpaceExhausted: No policy is left to propose.
-            NoGainExpected: None of those left is worth a trial.
-        """
-
-    @abc.abstractmethod
-    def is_taken(self, policy: RecomputePolicy, trials: Sequence[FrozenTrial]) -> bool:
-        """True where one of the study's trials has tried the policy, is trying it, or is enqueued to."""
 
 
 class DistinctSampler(PolicySampler):
@@ -70,47 +37,15 @@ class DistinctSampler(PolicySampler):
             seed: Of the study.
             num_draws: Before the nearest untried policy is taken; 1 for samplers whose draws are dear or always alike.
         """
-        self._space = space
+        super().__init__(space, seed=seed)
         self._draw_from = draw_from
-        self._seed = seed
         self._num_draws = num_draws
-        self._taken = TakenPolicies(space)
         self._untried = UntriedPolicies(space, self._taken)
-        # A parameter with one value is not sampled: Optuna fills it in itself.
-        self._distributions = {name: d for name, d in to_distributions(space).items() if not d.single()}
 
     def raise_if_exhausted(self, trials: Sequence[FrozenTrial]) -> None:
-        """To be called before a trial is asked for, since Optuna creates the trial before it samples.
-
-        Args:
-            trials: All of the study, in order of number.
-
-        Raises:
-            SpaceExhausted: No policy is left to propose.
-        """
         self._taken.update(trials)
         if self._untried.first() is None:
             raise SpaceExhausted("space exhausted: every policy was tried or is in flight")
-
-    def is_taken(self, policy: RecomputePolicy, trials: Sequence[FrozenTrial]) -> bool:
-        """True where one of the study's trials has tried the policy, is trying it, or is enqueued to."""
-        self._taken.update(trials)
-        return policy.canonical() in self._taken
-
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return self._distributions
-
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        self.raise_if_exhausted(study.get_trials(deepcopy=False))
-        values = self._untried_point(study, trial)
-        return {name: value for name, value in values.items() if name in search_space}
-
-    def sample_independent(
-        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        raise ValueError(f"parameter {param_name} is none of this study's; ask for all parameters of the space at once")
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         sampler = self._sampler_of(trial)
@@ -119,9 +54,10 @@ class DistinctSampler(PolicySampler):
             sampler.get_trial_generation(study, trial)
 
     def _sampler_of(self, trial: FrozenTrial) -> BaseSampler | None:
-        return None if self._draw_from is None else self._draw_from(seed_of(self._seed, trial.number))
+        return None if self._draw_from is None else self._draw_from(self._seed_of(trial.number))
 
     def _untried_point(self, study: Study, trial: FrozenTrial) -> dict[str, ParameterValue]:
+        self.raise_if_exhausted(study.get_trials(deepcopy=False))
         sampler = self._sampler_of(trial)
         if sampler is not None:
             drawn: dict[str, ParameterValue] = {}
@@ -149,12 +85,6 @@ class DistinctSampler(PolicySampler):
             else:
                 values[parameter.name] = sampler.sample_independent(study, trial, parameter.name, distribution)
         return values
-
-
-def seed_of(study_seed: int, trial_number: int) -> int:
-    """A seed for one trial that neighbouring trials and neighbouring study seeds do not share."""
-    digest = hashlib.sha256(f"{study_seed}/{trial_number}".encode()).digest()
-    return int.from_bytes(digest[:4], "big")
 
 
 def _neighbours(

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from optuna.distributions import BaseDistribution
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from search_spaces.base import SearchSpace
+from search_spaces.parameters import ParameterValue
 from search_spaces.policy import RecomputePolicy
 from tuner.prediction.next_policy import NextPolicy, NothingToGain, PolicyProposer
-from tuner.sampling.distinct_sampler import NoGainExpected, PolicySampler, seed_of
-from tuner.sampling.distributions import to_distributions
-from tuner.sampling.taken_policies import TakenPolicies
+from tuner.sampling.policy_sampler import NoGainExpected, PolicySampler
 from tuner.sampling.tried_policies import TriedPolicies
 
 
@@ -24,19 +21,12 @@ class ModelGuidedSampler(PolicySampler):
     Its state is the study: for every trial the models are fitted anew to what the study's trials have measured, those
     in flight included, so a resumed study goes on as if it had not been interrupted, and workers in parallel are given
     different policies.
-
-    Args:
-        space: What the study searches; the study must hold trials of this space only.
-        seed: Of the study.
     """
 
     def __init__(self, space: SearchSpace, proposer: PolicyProposer, tried: TriedPolicies, *, seed: int) -> None:
-        self._space = space
+        super().__init__(space, seed=seed)
         self._proposer = proposer
         self._tried = tried
-        self._seed = seed
-        self._taken = TakenPolicies(space)
-        self._distributions = {name: d for name, d in to_distributions(space).items() if not d.single()}
         self._next: RecomputePolicy | None = None
 
     def raise_if_exhausted(self, trials: Sequence[FrozenTrial]) -> None:
@@ -58,33 +48,18 @@ class ModelGuidedSampler(PolicySampler):
             raise NoGainExpected(_reason(answer))
         self._next = answer.policy
 
-    def is_taken(self, policy: RecomputePolicy, trials: Sequence[FrozenTrial]) -> bool:
-        """True where one of the study's trials has tried the policy, is trying it, or is enqueued to."""
-        self._taken.update(trials)
-        return policy.canonical() in self._taken
-
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return self._distributions
-
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
+    def _untried_point(self, study: Study, trial: FrozenTrial) -> dict[str, ParameterValue]:
         if self._next is None:
             # Asked by plain Optuna, without the question before.
             others = [t for t in study.get_trials(deepcopy=False) if t.number != trial.number]
             self.raise_if_exhausted(others)
         policy, self._next = self._next, None
         assert policy is not None, "raise_if_exhausted has settled it or raised"
-        return {name: value for name, value in self._space.encode(policy).items() if name in search_space}
-
-    def sample_independent(
-        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        raise ValueError(f"parameter {param_name} is none of this study's; ask for all parameters of the space at once")
+        return self._space.encode(policy)
 
     def _answer(self, trials: Sequence[FrozenTrial], trial_number: int) -> NextPolicy | NothingToGain:
         tried = self._tried.read(trials)
-        return self._proposer.propose(tried, self._taken.__contains__, seed=seed_of(self._seed, trial_number))
+        return self._proposer.propose(tried, self._taken.__contains__, seed=self._seed_of(trial_number))
 
 
 def _reason(answer: NothingToGain) -> str:

@@ -16,9 +16,9 @@ from runners.trial import Prediction, TrialResult, TrialStatus
 from search_spaces.base import SearchSpace
 from search_spaces.policy import RecomputePolicy
 from tuner.objective import Score
-from tuner.sampling.distinct_sampler import PolicySampler
 from tuner.sampling.distributions import to_distributions
 from tuner.sampling.driver_storage import DriverStorage
+from tuner.sampling.policy_sampler import PolicySampler
 from tuner.sampling.trial_database import open_database
 from tuner.sampling.trial_records import RESULT_ATTRIBUTE, policy_of, status_of
 

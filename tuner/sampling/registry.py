@@ -8,8 +8,9 @@ from optuna.samplers import GPSampler, NSGAIISampler, RandomSampler, TPESampler
 
 from search_spaces.base import SearchSpace
 from tuner.prediction.next_policy import PolicyProposer
-from tuner.sampling.distinct_sampler import DistinctSampler, PolicySampler, SamplerFactory
+from tuner.sampling.distinct_sampler import DistinctSampler, SamplerFactory
 from tuner.sampling.model_guided import ModelGuidedSampler
+from tuner.sampling.policy_sampler import PolicySampler
 from tuner.sampling.tried_policies import TriedPolicies
 
 MODEL_GUIDED = "model_guided"

@@ -20,8 +20,8 @@ from tuner.forecast import Forecast, make_forecast
 from tuner.objective import Objective
 from tuner.prediction.front_filling import hypervolume
 from tuner.prediction.placement_features import cells_of
-from tuner.sampling.distinct_sampler import NoGainExpected
 from tuner.sampling.distributions import to_distributions
+from tuner.sampling.policy_sampler import NoGainExpected
 from tuner.sampling.policy_study import PolicyStudy, Proposal, open_policy_study
 from tuner.sampling.registry import MODEL_GUIDED, Guide, make_sampler
 from tuner.sampling.tried_policies import TriedPolicies

@@ -15,7 +15,7 @@ from search_spaces.product_space import ProductSpace
 from search_spaces.two_action import two_action_space
 from tuner.objective import Objective
 from tuner.pareto import find_winner
-from tuner.sampling.distinct_sampler import SpaceExhausted
+from tuner.sampling.policy_sampler import SpaceExhausted
 from tuner.sampling.policy_study import PolicyStudy, Proposal, open_policy_study
 from tuner.sampling.registry import make_sampler
 
