@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 
 from search_spaces.model_shape import BlockList
 from search_spaces.policy import RecomputePolicy
+from tuner.export.command_line import CommandLine
 from tuner.export.forms import Form
 from tuner.results import StudyResults, TrialRecord
 from tuner.user_error import UserError
@@ -31,6 +32,7 @@ class StackVersion:
         until: First release that is written otherwise; None has no end.
         by_release: Whether a release given to ``--stack-version`` finds this entry through ``since`` and ``until``;
             False for a variant that is named explicitly.
+        command_line: How the settings are spelled as arguments in a launch script; None where no script takes them.
     """
 
     name: str
@@ -39,6 +41,7 @@ class StackVersion:
     since: str | None = None
     until: str | None = None
     by_release: bool = True
+    command_line: CommandLine | None = None
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,21 @@ MATRIX: dict[tuple[str, str], str] = {
     ("lightning", "2.6"): "    Y Y P P P P Y Y Y P P Y P",
     ("llamafactory", "0.9"): " Y Y N N N N N N N N N Y N",
     ("llamafactory", "v1"): "  Y Y N N N N N N N N N Y N",
+    ("megatron", "0.16"): "    Y Y Y N N N N Y N N Y Y N",
+    ("megatron", "0.20"): "    Y Y Y N N N N Y N N Y Y N",
+    ("megatron", "0.16-yaml"): "Y Y Y N N N N Y N N Y Y N",
+    ("megatron", "0.20-yaml"): "Y Y Y N N N N Y N N Y Y N",
+    ("megatron", "bridge"): "  Y Y Y N N N N Y N N Y Y N",
+    ("mindspeed", "megatron"): "Y Y Y N N N N Y N N Y Y N",
+    ("mindspeed", "llm-fsdp2"): "Y Y Y Y Y Y Y Y Y Y N Y N",
+    ("mindspeed", "mm-fsdp2"): "Y Y Y Y Y Y N N N N N Y N",
+    ("mindspeed", "mm-fsdp2-units"): "Y Y Y Y Y Y Y Y Y Y N Y N",
+    ("primus", "megatron"): "  Y Y Y Y Y Y N Y N N Y Y N",
+    ("torchtitan", "0.3"): "   Y Y P P P P P P P P N Y Y",
+    ("torchtitan", "0.2.2"): " Y Y N N Y N N N N N N Y Y",
+    ("torchtitan", "0.2.0"): " Y Y N N Y N N N N N N N Y",
+    ("torchtitan", "0.1"): "   Y Y N N Y N N N N N N N Y",
+    ("torchtitan", "tokens"): "Y Y P P P P P P P P N Y Y",
 }
 
 

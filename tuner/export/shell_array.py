@@ -1,0 +1,10 @@
+"""Arguments of a command as a shell array, one flag a line, for launch scripts to source or to copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def shell_array(name: str, arguments: Iterable[str]) -> str:
+    """``NAME=(`` with one argument a line; a launch script passes it on as ``"${NAME[@]}"``."""
+    return f"{name}=(\n" + "".join(f"    {argument}\n" for argument in arguments) + ")\n"
