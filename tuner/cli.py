@@ -89,6 +89,33 @@ def verify(
 
 
 @app.command()
+def timeline(
+    search_file: SearchFile,
+    policy: Annotated[
+        Optional[str],  # noqa: UP045  # typer reads it on 3.10
+        typer.Option("--policy", help="A policy.yaml, or a study that has one; default is plain training."),
+    ] = None,
+    micro_batch_size: Annotated[
+        Optional[int],  # noqa: UP045  # as above
+        typer.Option("--micro-batch-size", min=1, help="Default is the policy's, or the largest that runs."),
+    ] = None,
+    blocks: Annotated[
+        str, typer.Option("--blocks", help="First blocks of each list to show; 0 or all shows all.")
+    ] = "3",
+    output: Annotated[
+        Optional[Path],  # noqa: UP045  # as above
+        typer.Option("--output", "-o", help="Folder for timeline.html and timeline.json; default is the study's."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw one step: each tensor kept for backward, from birth to last use, below the memory in use."""
+    from tuner.commands.timeline import TimelineOptions, timeline_command
+
+    options = TimelineOptions(policy=policy, micro_batch_size=micro_batch_size, blocks=blocks, output=output)
+    end_with(lambda: timeline_command(search_file, options, as_json=as_json))
+
+
+@app.command()
 def show(
     study: StudyName,
     output_dir: OutputDir = Path("runs"),
@@ -130,6 +157,19 @@ def export(
         trial=trial, memory_cap=memory_cap, output=output, stack_version=stack_version, through_python=through_python
     )
     end_with(lambda: export_command(study, export_format, options, output_dir=output_dir))
+
+
+@app.command()
+def compare(
+    study_a: Annotated[str, typer.Argument(metavar="STUDY", help="A study's name or its folder: A.")],
+    study_b: Annotated[str, typer.Argument(metavar="STUDY", help="Another one of the same global batch: B.")],
+    output_dir: OutputDir = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Lay two studies of one global batch side by side, and say why their winners differ."""
+    from tuner.commands.compare import compare_command
+
+    end_with(lambda: compare_command(study_a, study_b, output_dir=output_dir, as_json=as_json))
 
 
 @app.command()

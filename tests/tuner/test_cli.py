@@ -15,7 +15,7 @@ from simulation import results_of, trial
 from tuner import cli
 
 Tune = Callable[..., Result]
-COMMANDS = ("run", "check", "plan", "verify", "show", "export", "ui", "schema")
+COMMANDS = ("run", "check", "plan", "verify", "timeline", "show", "compare", "export", "ui", "schema")
 HEAVY = ("torch", "ray", "mlflow", "optuna", "transformers", "plotly", "pandas", "sqlalchemy")
 
 

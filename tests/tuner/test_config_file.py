@@ -304,7 +304,7 @@ class TestValues:
             ),
             (
                 _with(batch="{global_batch_size: 8, sequence_length: [64, 128, 64]}"),
-                r"2: batch.sequence_length\[2\] is 64, as batch.sequence_length\[0\] is already; name each once, remove",
+                r"2: batch.sequence_length\[2\] is 64, as batch.sequence_length\[0\] is already; name each once",
             ),
             (
                 _with(batch="{global_batch_size: 8, sequence_length: [64, 0]}"),
@@ -312,7 +312,7 @@ class TestValues:
             ),
             (
                 _with(batch="{global_batch_size: 8, sequence_length: []}"),
-                "2: batch.sequence_length is an empty list; allowed: a whole number of at least 1 or null or a list, each",
+                "2: batch.sequence_length is an empty list; allowed: a whole number of at least 1 or null or a list",
             ),
             (
                 _with(batch="{global_batch_size: 8, sequence_length: true}"),

@@ -1,0 +1,1 @@
+"""Two studies side by side: what differs, what each found, and why."""
