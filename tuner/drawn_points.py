@@ -7,8 +7,8 @@ from typing import TypeVar
 
 Point = TypeVar("Point")
 
-#: A figure of 1,000 pixels shows no more places than that where a marker is about 8 pixels wide.
-_NUM_COLUMNS, _NUM_ROWS = 120, 80
+#: On a figure of 1,000 by 500 pixels the places are 12 pixels apart, about as wide as a marker.
+_NUM_COLUMNS, _NUM_ROWS = 80, 40
 #: So few are drawn in no time, and each can be hovered over.
 _FEW = 300
 

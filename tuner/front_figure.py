@@ -279,7 +279,8 @@ _LOOKS = {
 def draw_front(data: FrontData) -> go.Figure:
     """The figure: each trial with its policy on hover, the front, the cap, and below it what has no measurement."""
     figure = go.Figure()
-    figure.add_trace(_front_line(data.front))
+    if data.front:
+        figure.add_trace(_front_line(data.front))
     for kind, look in _LOOKS.items():
         if data.of_kind(kind):
             figure.add_trace(_markers(_drawn(data.of_kind(kind), kind), kind, look))
@@ -293,6 +294,8 @@ def draw_front(data: FrontData) -> go.Figure:
     figure.update_layout(legend=legend, hovermode="closest", margin={"l": 60, "r": 20, "t": 20, "b": 50})
     figure.update_xaxes(title=f"peak memory ({data.memory_unit})")
     figure.update_yaxes(title=data.speed_title, separatethousands=True)
+    if not data.points:
+        figure.update_yaxes(range=[0, 1], showticklabels=False)
     if data.unmeasured:
         _lay_out_strip(figure)
     return figure

@@ -54,5 +54,5 @@ def _views(data: FrontData) -> tuple[FigureView, ...]:
     ranges: dict[str, object] = {"xaxis.range": list(near.peak_memory), "yaxis.range": list(near.speed)}
     return (
         FigureView("around the cap", ranges),
-        FigureView("all trials", {"xaxis.autorange": True, "yaxis.autorange": True}),
+        FigureView(f"all {len(data.points):,} measured trials", {"xaxis.autorange": True, "yaxis.autorange": True}),
     )

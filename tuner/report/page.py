@@ -8,6 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]  # plotly ships no types
 
+from tuner.hover_text import shortened
 from tuner.report.ablation import ablation_tables
 from tuner.report.asked import asked_facts
 from tuner.report.comparison import compare_trials
@@ -23,19 +24,22 @@ from tuner.summary import StudySummary
 
 #: The answer proper; what follows is detail.
 _NUM_ANSWER_SENTENCES = 2
+#: Of a policy within a sentence.
+_MAX_POLICY_LENGTH = 160
 
 
 def report_html(results: StudyResults, summary: StudySummary) -> str:
     """The whole report."""
     winner = summary.winner
+    sentences = _readable(summary)
     strips = [] if winner is None else block_strips(winner.to_policy())
-    return _render(
+    return render(
         "report.html",
         study=results.study,
         status=results.status,
         stop_reason=results.stop_reason,
-        answer=summary.sentences[:_NUM_ANSWER_SENTENCES],
-        details=summary.sentences[_NUM_ANSWER_SENTENCES:],
+        answer=sentences[:_NUM_ANSWER_SENTENCES],
+        details=sentences[_NUM_ANSWER_SENTENCES:],
         asked=asked_facts(results),
         notes=results.model.notes,
         front=front_figure(results),
@@ -54,7 +58,7 @@ def report_html(results: StudyResults, summary: StudySummary) -> str:
         spread=spread_figure(results),
         playoff=playoff_rows(results),
         num_rounds=0 if results.playoff is None else max(map(len, results.playoff.step_times_s), default=0),
-        no_gain=[sentence for sentence in summary.sentences if sentence.startswith("No meaningful gain")],
+        no_gain=[sentence for sentence in sentences if sentence.startswith("No meaningful gain")],
         trials=trial_table(results, summary),
         environment=[(name, str(value)) for name, value in results.environment.items()],
     )
@@ -62,10 +66,21 @@ def report_html(results: StudyResults, summary: StudySummary) -> str:
 
 def front_html(results: StudyResults) -> str:
     """The front as a page of its own that one can hover over."""
-    return _render("front.html", study=results.study, front=front_figure(results))
+    return render("front.html", study=results.study, front=front_figure(results))
 
 
-def _render(template: str, **content: object) -> str:
+def _readable(summary: StudySummary) -> list[str]:
+    """The sentences with long policies cut short, since the page draws them block by block."""
+    named = [summary.winner, summary.best_plain, summary.recompute_all, summary.baseline]
+    policies = [trial.policy_summary for trial in named if trial is not None]
+    sentences = list(summary.sentences)
+    for policy in sorted(policies, key=len, reverse=True):
+        sentences = [sentence.replace(policy, shortened(policy, _MAX_POLICY_LENGTH)) for sentence in sentences]
+    return sentences
+
+
+def render(template: str, **content: object) -> str:
+    """A page from one of the templates."""
     return _environment().get_template(template).render(plotly_js=_plotly_js(), **content)
 
 

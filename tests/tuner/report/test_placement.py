@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy, Region
+from tuner.report.placement import BlockStrip, block_strips, legend
+
+UNITS = (("attention", "attn"), ("mlp", "mlp"), ("cross", "cross_attention"))
+
+
+def strips(*regions: Region, num_blocks: int = 8) -> list[BlockStrip]:
+    placement = BlockListPlacement("h", num_blocks, UNITS, regions)
+    return block_strips(RecomputePolicy(BatchShape(1, 1, 1, 1), (placement,)))
+
+
+def test_a_cell_for_every_block_with_its_action() -> None:
+    (strip,) = strips(Region(0, 1, "block"), Region(3, 3, "attention+mlp"), num_blocks=126)
+    assert [cell.number for cell in strip.cells] == list(range(126))
+    assert [cell.action.name for cell in strip.cells[:5]] == ["block", "block", "none", "attention+mlp", "none"]
+    assert strip.cells[3].action.letters == "AM"
+    assert strip.cells[0].tip == "block 0: block recomputed"
+    assert strip.units == "attention = attn, cross = cross_attention, mlp"
+
+
+def test_segments_are_bracketed_each_on_its_own() -> None:
+    (strip,) = strips(Region(1, 7, "segment", 3))
+    assert [cell.edge for cell in strip.cells] == ["", "first", "inner", "last", "first", "inner", "last", "only"]
+    assert strip.cells[5].tip == "block 5: recomputed in one segment with blocks 4 to 6"
+
+
+@pytest.mark.parametrize(
+    ("regions", "words"),
+    [
+        ((), "all 8 blocks keep everything"),
+        ((Region(0, 7, "block"),), "blocks 0-7: block"),
+        (
+            (Region(0, 3, "segment", 2), Region(6, 6, "mlp")),
+            "blocks 0-3: segment of 2 blocks; 6: mlp; the other 3 keep everything",
+        ),
+    ],
+)
+def test_the_placement_in_words(regions: tuple[Region, ...], words: str) -> None:
+    assert strips(*regions)[0].words == words
+
+
+def test_legend_names_what_occurs_each_once_in_a_look_of_its_own() -> None:
+    regions = (Region(0, 1, "mlp"), Region(2, 2, "cross"), Region(3, 3, "block"), Region(4, 4, "attention+cross"))
+    actions = legend([*strips(*regions), *strips(Region(0, 7, "mlp"))])
+    assert [action.name for action in actions] == ["none", "mlp", "block", "attention+cross", "cross"]
+    assert len({(action.hue, action.letters) for action in actions}) == 5
+    assert [action.meaning for action in actions[-2:]] == [
+        "attention and cross, each on its own",
+        "the cross of the block",
+    ]
