@@ -23,6 +23,8 @@ from search_spaces.policy import (
 )
 
 RngChoice: TypeAlias = bool | Literal["search"]
+#: One placement for each list of blocks, in the model's order.
+Placements: TypeAlias = tuple[BlockListPlacement, ...]
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,8 @@ class SearchChoices:
             a choice even where it is left out, since every search measures the baseline.
         segment_sizes: In blocks; None takes a few sensible ones per list.
         preserve_rng_state: ``search`` tries both.
+        allowed: The only placements that may be tried, canonical, those that recompute least first, the plain one among
+            them; None where actions combine freely.
     """
 
     shape: ModelShape
@@ -146,6 +150,7 @@ class SearchChoices:
     segment_sizes: tuple[int, ...] | None = None
     preserve_rng_state: RngChoice = True
     data_parallel_degree: int = 1
+    allowed: tuple[Placements, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.micro_batch_sizes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from search_spaces.choices import SearchChoices
+from search_spaces.listed_space import ListedSpace
 from search_spaces.per_block import per_block_space
 from search_spaces.product_space import ProductSpace
 from search_spaces.two_action import two_action_space
@@ -15,12 +16,12 @@ ENCODINGS: dict[str, Callable[[SearchChoices], ProductSpace]] = {
 }
 
 
-def make_space(name: str, choices: SearchChoices) -> ProductSpace:
-    """The space with the named encoding.
+def make_space(name: str, choices: SearchChoices) -> ProductSpace | ListedSpace:
+    """The space with the named encoding; where the choices list what is allowed, the space of that list.
 
     Raises:
         ValueError: No encoding has this name; the message lists those that exist.
     """
     if name not in ENCODINGS:
         raise ValueError(f"encoding {name!r} is unknown; known are {', '.join(ENCODINGS)}")
-    return ENCODINGS[name](choices)
+    return ENCODINGS[name](choices) if choices.allowed is None else ListedSpace(choices)

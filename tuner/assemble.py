@@ -13,6 +13,8 @@ from runners.trial import DryRunSpec, InspectionSpec, MeasurementSpec, ModelInsp
 from search_spaces.choices import SearchChoices, every_micro_batch_size
 from search_spaces.policy import RecomputePolicy
 from tuner.config import SearchConfig
+from tuner.export.registry import EXPORTERS
+from tuner.export.target_choices import choices_within
 from tuner.memory_size import describe_bytes
 from tuner.objective import Objective
 from tuner.stopping import BaselineFailed, NoFurtherGain, NothingLeft, NumTrials, StopRule, TimeLimit, TooManyFailures
@@ -83,7 +85,7 @@ def micro_batch_sizes(config: SearchConfig) -> tuple[int, ...]:
 
 def search_choices(config: SearchConfig, inspection: ModelInspection) -> SearchChoices:
     sizes = config.placement.segment_sizes
-    return SearchChoices(
+    choices = SearchChoices(
         shape=inspection.shape,
         global_batch_size=config.batch.global_batch_size,
         micro_batch_sizes=micro_batch_sizes(config),
@@ -92,6 +94,8 @@ def search_choices(config: SearchConfig, inspection: ModelInspection) -> SearchC
         preserve_rng_state=config.placement.preserve_rng_state,
         data_parallel_degree=config.runner.data_parallel_degree,
     )
+    target = config.placement.target
+    return choices if target is None else choices_within(choices, EXPORTERS[target])
 
 
 def reference_policy(choices: SearchChoices, inspection: ModelInspection) -> RecomputePolicy | None:

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from tuner.config_checks import CONTRADICTIONS, contradictions
 from tuner.config_duration import parse_duration
-from tuner.config_names import are_unit_names, default_actions
+from tuner.config_names import RNG_OF_TARGET, are_unit_names, default_actions
 from tuner.config_values import (
     AS_TUPLE,
     BY_SHAPE,
@@ -54,6 +54,21 @@ OptimizerName = Literal[
     "rprop",
     "sgd",
     "sparseadam",
+]
+
+
+Target = Literal[
+    "policy",
+    "huggingface",
+    "torchtitan",
+    "megatron",
+    "mindspeed",
+    "deepspeed",
+    "lightning",
+    "accelerate",
+    "axolotl",
+    "llamafactory",
+    "primus",
 ]
 
 
@@ -135,9 +150,12 @@ class PlacementSection(_Section):
     preserve_rng_state: Annotated[Annotated[bool, FLAG] | Annotated[Literal["search"], WORD], BY_SHAPE] = Field(
         default=True,
         description="Whether recompute repeats the same random numbers; false is faster and wrong for blocks with "
-        "dropout, search tries both.",
+        "dropout, search tries both. With a target that has only one handling, that one is the default.",
     )
-    target: NothingYet = Field(default=None, description="Training stack that must be able to express the policy.")
+    target: Target | None = Field(
+        default=None,
+        description="Training stack whose config must be able to say the policy; null leaves the search free.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -146,6 +164,15 @@ class PlacementSection(_Section):
         units = data.get("units") if isinstance(data, dict) else None
         if isinstance(units, dict) and "actions" not in data and are_unit_names(units):
             return {**data, "actions": default_actions(units)}
+        return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_the_targets_rng_handling(cls, data: Any) -> Any:
+        """A target that has only one handling has it without being told."""
+        target = data.get("target") if isinstance(data, dict) else None
+        if isinstance(target, str) and target in RNG_OF_TARGET and "preserve_rng_state" not in data:
+            return {**data, "preserve_rng_state": RNG_OF_TARGET[target]}
         return data
 
 

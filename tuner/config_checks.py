@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from search_spaces.policy import SEGMENT, UNIT_JOINER, WHOLE_BLOCK_ACTIONS
 from search_spaces.yaml_nodes import KeyPath, dotted
 from search_spaces.yaml_words import quoted
-from tuner.config_names import FOUND_UNITS
+from tuner.config_names import FOUND_UNITS, RNG_OF_TARGET
 from tuner.config_suggestion import did_you_mean
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def contradictions(config: SearchConfig) -> list[Contradiction]:
         *_repeated_entries(config),
         *_unknown_units(config),
         *_segment_sizes(config),
+        *_rng_of_target(config),
         *_step_counts(config),
         *_device_resources(config),
     ]
@@ -110,6 +111,20 @@ def _segment_sizes(config: SearchConfig) -> Iterator[Contradiction]:
         other: KeyPath = ("placement", "actions")
         text = f"{dotted(path)} is set, but {dotted(other)} has no {SEGMENT}; add it there or remove {path[-1]}"
         yield Contradiction(path, other, text)
+
+
+def _rng_of_target(config: SearchConfig) -> Iterator[Contradiction]:
+    target, preserve = config.placement.target, config.placement.preserve_rng_state
+    if target is None or target not in RNG_OF_TARGET or preserve in ("search", RNG_OF_TARGET[target]):
+        return
+    path: KeyPath = ("placement", "preserve_rng_state")
+    other: KeyPath = ("placement", "target")
+    own = str(RNG_OF_TARGET[target]).lower()
+    text = (
+        f"{dotted(path)} is {str(preserve).lower()}, but {dotted(other)} {target} can say {own} only; "
+        f"remove {path[-1]} or write {own}"
+    )
+    yield Contradiction(path, other, text)
 
 
 def _step_counts(config: SearchConfig) -> Iterator[Contradiction]:

@@ -11,6 +11,15 @@ from search_spaces.yaml_words import quoted
 #: Units that are found without being named, in models that have them.
 FOUND_UNITS = ("attention", "cross_attention", "mlp")
 MAX_STUDY_NAME = 80
+#: Handling of RNG state of training stacks that have only one, in their newest release.
+RNG_OF_TARGET = {
+    "accelerate": False,
+    "lightning": True,
+    "llamafactory": True,
+    "megatron": True,
+    "mindspeed": True,
+    "primus": True,
+}
 
 _NO_UNITS = (*WHOLE_BLOCK_ACTIONS, *RESERVED_ACTIONS)
 _STUDY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")

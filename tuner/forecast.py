@@ -78,15 +78,21 @@ def make_forecast(
         return Forecast(PolicyProposer(listed, features, price_means, cap_bytes, 0.0, peaks.get))
     timeline = MemoryTimeline(profile)
     price_means = flops_prices(choices, features, timeline)
-    source: CandidateSource
-    try:
-        source = PlacementSolver(choices, features, timeline)
-    except NotNestedError:
-        policies = _coarse_policies(choices, _MOST_COMPUTED)
-        computed = np.array([timeline.peak_bytes(policy) for policy in policies], dtype=np.float64)
-        source = ListedCandidates(policies, computed, features)
+    source = _candidates(choices, features, timeline)
     error = profile.max_relative_error
     return Forecast(PolicyProposer(source, features, price_means, cap_bytes, error, timeline.peak_bytes))
+
+
+def _candidates(choices: SearchChoices, features: PlacementFeatures, timeline: MemoryTimeline) -> CandidateSource:
+    """The solver, where actions combine freely and lists of blocks nest; else a list of policies."""
+    if choices.allowed is None:
+        try:
+            return PlacementSolver(choices, features, timeline)
+        except NotNestedError:
+            pass
+    policies = _coarse_policies(choices, _MOST_COMPUTED)
+    computed = np.array([timeline.peak_bytes(policy) for policy in policies], dtype=np.float64)
+    return ListedCandidates(policies, computed, features)
 
 
 def plain_prices(features: PlacementFeatures) -> FloatArray:

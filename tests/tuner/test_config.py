@@ -7,7 +7,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from tuner.config import OptimizerName, SearchConfig
+from tuner.config import OptimizerName, SearchConfig, Target
 from tuner.memory_size import MemorySize
 
 _DEFAULTS: dict[str, Any] = {
@@ -90,7 +90,7 @@ def test_everything_but_three_options_has_a_default() -> None:
         ("placement.actions", [("none",), ("attention", "block"), ("cross_attention", "segment")]),
         ("placement.segment_sizes", ["auto", (1, 2, 3, 5, 8)]),
         ("placement.preserve_rng_state", [True, False, "search"]),
-        ("placement.target", [None]),
+        ("placement.target", [None, *get_args(Target)]),
         ("search.num_trials", [1, 1000]),
         ("search.time_limit", ["90s", "1h30m"]),
         ("search.sampler", ["model_guided", "gp", "nsga2", "random", "grid"]),

@@ -392,7 +392,14 @@ class TestValues:
                 "4: placement.preserve_rng_state is 'serach'; .*mean search",
             ),
             (_with(placement="{preserve_rng_state: off}"), "4: placement.preserve_rng_state is 'off'; .*; write false"),
-            (_with(placement="{target: megatron}"), "4: placement.target is 'megatron', which is not supported yet"),
+            (
+                _with(placement="{target: megatrn}"),
+                "4: placement.target is 'megatrn'; allowed: policy, .* or null; did you mean megatron",
+            ),
+            (
+                _with(placement="{target: accelerate, preserve_rng_state: true}"),
+                "4: placement.preserve_rng_state is true, but placement.target accelerate can say false only; remove",
+            ),
             (
                 _with(search="{sampler: tpee}"),
                 "4: search.sampler is 'tpee'; allowed: model_guided, tpe, gp, nsga2, random, grid; did you mean t",

@@ -42,7 +42,7 @@ def test_the_schema_accepts_what_the_config_accepts() -> None:
         ("batch", "micro_batch_sizes", []),
         ("batch", "sequence_length", []),
         ("batch", "sequence_length", [128, 0]),
-        ("placement", "target", "megatron"),
+        ("placement", "target", "megatrn"),
         ("runner", "data_parallel_degree", 2),
         ("runner", "strategy", "ddp"),
         ("search", "sampler", "annealing"),
@@ -99,7 +99,11 @@ def test_a_schema_may_be_changed_by_who_got_it() -> None:
         (("placement", "preserve_rng_state"), "true or false or search"),
         (("placement", "units"), "auto or a mapping, each value text such as attn"),
         (("placement", "units", "mlp"), "text such as attn"),
-        (("placement", "target"), "null"),
+        (
+            ("placement", "target"),
+            "policy, huggingface, torchtitan, megatron, mindspeed, deepspeed, lightning, accelerate, axolotl, "
+            "llamafactory, primus or null",
+        ),
         (("runner", "data_parallel_degree"), "1"),
         (("runner", "resources_per_trial", "GPU"), "a number above 0"),
         (("model", "autocast"), "bfloat16, float16 or null"),

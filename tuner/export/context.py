@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from search_spaces.model_shape import BlockList
+from search_spaces.model_shape import BlockList, ModelShape
 from tuner.export.base import ExportContext, StackVersion
 from tuner.results import BlockListRecord, StudyResults
 
@@ -22,6 +22,11 @@ def context_of(study: StudyResults, version: StackVersion, *, through_python: bo
         autocast=model.get("autocast"),
         through_python=through_python,
     )
+
+
+def context_of_shape(shape: ModelShape, version: StackVersion) -> ExportContext:
+    """The context before there is a study: enough to say which policies a stack can say."""
+    return ExportContext(version=version, block_lists=shape.block_lists)
 
 
 def _block_list(record: BlockListRecord) -> BlockList:
