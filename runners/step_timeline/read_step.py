@@ -72,6 +72,7 @@ class _Reader:
         step, parts = self._step, self._parts
         gained, peak_ns = step.recording.trace.peak()
         shown = [each for each in self._entries if num_blocks is None or each.owner.position < num_blocks]
+        held = [each for each in self._entries if each.tensor.kind is TensorKind.HELD]
         return TracedStep(
             policy=step.policy,
             traced_step_time_s=parts.seconds(parts.end_ns),
@@ -87,6 +88,8 @@ class _Reader:
             ),
             tensors=tuple(each.tensor for each in sorted(shown, key=_first_moment)),
             groups=tuple(self._groups()),
+            num_held=len(held),
+            held_bytes=sum(each.storage.num_bytes for each in held),
         )
 
     def _entry(self, storage: KeptStorage) -> _Entry:
@@ -143,7 +146,7 @@ class _Reader:
                     yield allocation.freed_ns, -allocation.num_bytes
 
     def _groups(self) -> Iterator[KeptGroup]:
-        own = [each for each in self._entries if each.storage.allocation is not None]
+        own = [each for each in self._entries if each.tensor.kind is TensorKind.ACTIVATION]
         members: dict[tuple[str | None, str | None], list[_Entry]] = {}
         for each in sorted(own, key=_first_moment):
             members.setdefault((each.owner.block, each.owner.unit), []).append(each)

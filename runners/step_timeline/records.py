@@ -77,7 +77,7 @@ class KeptTensor(Record):
 
 
 class KeptGroup(Record):
-    """What one unit of one block keeps, in tensors that the step made.
+    """What the operators of one unit of one block keep, in tensors that the step made.
 
     Attributes:
         block: None for all that is outside of blocks.
@@ -136,6 +136,8 @@ class TracedStep(Record):
         peak_memory_bytes: Most bytes alive.
         peak_s: When that was.
         tensors: Those of the blocks that were asked for and those outside of blocks, by time of being kept.
+        num_held: Tensors made in forward and alive when backward starts that no operator saved; all of the step.
+        held_bytes: Of those. With the groups' kept bytes they are what forward adds to ``start_bytes``.
         groups: Of all blocks, in the order of the model; what is outside of blocks comes last.
     """
 
@@ -151,6 +153,8 @@ class TracedStep(Record):
     curve: MemoryCurve | None = None
     tensors: tuple[KeptTensor, ...] = ()
     groups: tuple[KeptGroup, ...] = ()
+    num_held: int = 0
+    held_bytes: int = 0
 
 
 class StepTimelineSpec(QuestionSpec):

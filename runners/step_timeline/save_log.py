@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +62,7 @@ class SaveLog:
     def used(self, ticket: int, taken: tuple[KeptView, ...]) -> None:
         self.uses.append(Use(self._recorder.mark_point(), ticket, taken))
 
-    def calling(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> AbstractContextManager[Any]:
+    def calling(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A module is called; its call is marked, and what a region keeps of its arguments is logged."""
         if name in self._region_heads and torch.is_grad_enabled():
             views = kept_views((args, dict(kwargs)))

@@ -30,7 +30,7 @@ def verify_command(search_file: Path, policy_file: Path, *, as_json: bool) -> in
     runner = assemble.ray_runner(config)
     try:
         inspection = runner.inspect(assemble.inspection_spec(config))
-        _refuse_other_model(inspection.shape, policy, policy_file)
+        refuse_other_model(inspection.shape, policy, policy_file)
         cap_bytes = assemble.memory_cap_bytes(config, inspection)
         make_spec = assemble.spec_maker(config, cap_bytes=cap_bytes, reference=None)
         result = run_single_trial(runner, make_spec(0, policy))
@@ -63,7 +63,12 @@ def _refuse_other_batch(config: SearchConfig, policy: RecomputePolicy, policy_fi
         )
 
 
-def _refuse_other_model(shape: ModelShape, policy: RecomputePolicy, policy_file: Path) -> None:
+def refuse_other_model(shape: ModelShape, policy: RecomputePolicy, policy_file: Path) -> None:
+    """Refuses a policy that was made for other lists of blocks.
+
+    Raises:
+        PolicyError: Says what the policy is for and what the model has.
+    """
     lists = {blocks.path: blocks.num_blocks for blocks in shape.block_lists}
     for placement in policy.placement:
         if lists.get(placement.blocks) != placement.num_blocks:
