@@ -14,7 +14,7 @@ from tuner.memory_size import format_bytes
 _MS_PER_S = 1000.0
 _BYTES_PER_MIB = 2**20
 #: Heights in pixels.
-_CURVE_PX, _GAP_PX, _ROW_PX, _MARGIN_PX = 190, 26, 18, 50
+_CURVE_PX, _GAP_PX, _ROW_PX, _MARGIN_PX = 190, 26, 19, 50
 #: Operators that are named on hover; one storage may have views in dozens.
 _MAX_SAVERS = 5
 #: A held tensor of a smaller share of what forward keeps (a number, a state of a generator) is in the table only.
@@ -248,7 +248,7 @@ def draw_timeline(data: TimelineData, scales: TimelineScales) -> go.Figure:
     rows_ratio = _rows_px(data) / (figure_height_px(data) - _MARGIN_PX)
     figure.update_layout(
         barmode="overlay",
-        bargap=0.14,
+        bargap=0.02,
         showlegend=False,
         hovermode="closest",
         margin={"l": 64, "r": 12, "t": 8, "b": _MARGIN_PX - 8},
