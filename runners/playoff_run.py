@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 import time
+from collections.abc import Sequence
 
 from runners.measure.length_mix import run_in_turn
-from runners.measure.spread import median_standard_error
+from runners.measure.spread import Center, center_of_ratios
 from runners.measure.step_time import time_once
 from runners.rig import Rig
 from runners.trial import PlayoffResult, PlayoffSpec
@@ -16,6 +16,8 @@ from runners.worker_session import WorkerSession
 _DEADLINE_SHARE = 0.8
 #: Rounds that warm each policy up and are not counted.
 _WARMUP_ROUNDS = 1
+#: A policy that is slower than the fastest by as many standard errors need not be known any better.
+_ERRORS_OF_FAR = 5.0
 
 
 def run_playoff(spec: PlayoffSpec, session: WorkerSession) -> PlayoffResult:
@@ -44,10 +46,17 @@ def run_playoff(spec: PlayoffSpec, session: WorkerSession) -> PlayoffResult:
     return PlayoffResult(step_times_s=tuple(zip(*rounds, strict=True)))
 
 
-def _is_steady(rounds: list[list[float]], relative_spread: float) -> bool:
-    """True where each policy's speed relative to the first one's is known well enough."""
-    for index in range(1, len(rounds[0])):
-        ratios = [times_s[0] / times_s[index] for times_s in rounds]
-        if median_standard_error(ratios) > relative_spread * statistics.median(ratios):
-            return False
-    return True
+def _is_steady(rounds: Sequence[Sequence[float]], relative_spread: float) -> bool:
+    """True where the fastest policy is known: each other one's ratio to it is, or that it is far from it is."""
+    centers = [_speed_over(rounds, index, 0) for index in range(len(rounds[0]))]
+    fastest = max(range(len(centers)), key=lambda index: centers[index].value)
+    speeds = (_speed_over(rounds, index, fastest) for index in range(len(centers)) if index != fastest)
+    return all(
+        speed.standard_error <= relative_spread * speed.value
+        or 1 - speed.value >= _ERRORS_OF_FAR * speed.standard_error
+        for speed in speeds
+    )
+
+
+def _speed_over(rounds: Sequence[Sequence[float]], index: int, other: int) -> Center:
+    return center_of_ratios([times_s[other] / times_s[index] for times_s in rounds])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -15,7 +15,7 @@ class RecomputeObserver(Protocol):
     """Told by each region when it rebuilds its activations during backward."""
 
     def recomputing(self, region_name: str) -> AbstractContextManager[None]:
-        """Entered around one rebuild; left early where the region stops as soon as all it needs is back."""
+        """Entered around one rebuild: from the first activation that backward asks for until all are back."""
 
 
 class Region:
@@ -34,19 +34,55 @@ class Region:
             return checkpoint(
                 function, *args, use_reentrant=False, preserve_rng_state=self.preserve_rng_state, **kwargs
             )
-        runs = 0
-
-        def run_packed(packed_args: tuple[Any, ...], packed_kwargs: Mapping[str, Any]) -> Any:
-            nonlocal runs
-            runs += 1
-            if runs == 1 or self.observer is None:
-                return function(*packed_args, **packed_kwargs)
-            with self.observer.recomputing(self.name):
-                return function(*packed_args, **packed_kwargs)
-
+        run_packed = _Run(function, self.name, self.observer)
         # Arguments travel packed: checkpoint finds the devices of tensors inside containers, but not those of keyword
         # arguments, and a keyword of the block can then never clash with one of checkpoint's own.
         return checkpoint(run_packed, args, kwargs, use_reentrant=False, preserve_rng_state=self.preserve_rng_state)
+
+
+class _Run:
+    """The function of a region, called with its arguments packed: once in forward, then once per rebuild."""
+
+    def __init__(self, function: Callable[..., Any], region_name: str, observer: RecomputeObserver | None) -> None:
+        self._function = function
+        self._region_name = region_name
+        self._observer = observer
+        self._has_run = False
+        self._is_reported = False
+
+    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        observer, self._has_run, is_rebuild = self._observer, True, self._has_run
+        if observer is None or self._is_reported:
+            return self._function(*args, **kwargs)
+        with observer.recomputing(self._region_name) if is_rebuild else self._reporting_first_use(observer):
+            return self._function(*args, **kwargs)
+
+    def _reporting_first_use(self, observer: RecomputeObserver) -> AbstractContextManager[Any]:
+        """Within the context, what is saved for backward is saved as checkpoint would, and its first use is reported.
+
+        That use makes checkpoint restore the RNG, run the function again and check what comes out. All of it is the
+        price of the rebuild, and not all of it lies within the function.
+        """
+        # No public call gives the hooks in force. There are none while a graph is traced, which is no time to measure.
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+        if hooks is None:
+            return nullcontext()
+        pack, unpack = hooks
+        is_first = True
+
+        def reported_unpack(packed: Any) -> torch.Tensor:
+            nonlocal is_first
+            if not is_first:
+                return unpack(packed)
+            is_first = False
+            self._is_reported = True
+            try:
+                with observer.recomputing(self._region_name):
+                    return unpack(packed)
+            finally:
+                self._is_reported = False
+
+        return torch.autograd.graph.saved_tensors_hooks(pack, reported_unpack)
 
 
 class RecomputedCall:

@@ -131,7 +131,7 @@ class TrialRun:
         step_time_s = statistics.median(times.step_times_s)
         samples_per_second = batch.global_batch_size / step_time_s
         tokens = self._session.workload.tokens_per_sample
-        speeds = times.relative_speeds()
+        speed = times.relative_speed()
         return TrialResult(
             trial_number=self._spec.trial_number,
             policy=self._spec.policy,
@@ -141,9 +141,9 @@ class TrialRun:
             step_time_s=step_time_s,
             step_time_spread_s=_known(median_standard_error(times.step_times_s)),
             num_steps=len(times.step_times_s),
-            relative_speed=statistics.median(speeds) if speeds else None,
-            relative_speed_spread=_known(median_standard_error(speeds)) if speeds else None,
-            reference_step_time_s=statistics.median(times.reference_times_s) if speeds else None,
+            relative_speed=None if speed is None else speed.value,
+            relative_speed_spread=None if speed is None else _known(speed.standard_error),
+            reference_step_time_s=statistics.median(times.reference_times_s) if times.reference_times_s else None,
             forward_time_s=times.phases.forward_s,
             backward_time_s=times.phases.backward_s,
             recompute_time_s=times.phases.recompute_s,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
 
-from runners.measure.spread import median_standard_error
+from runners.measure.spread import center_of_ratios
 
 #: A difference within this many standard errors is no difference: about 95 % for a normal spread.
 STANDARD_ERRORS_OF_A_TIE = 2.0
@@ -45,6 +44,6 @@ class Playoff(BaseModel):
             return None
         mine = self.step_times_s[self.trials.index(number)]
         theirs = self.step_times_s[self.trials.index(other)]
-        ratios = [other_s / own_s for own_s, other_s in zip(mine, theirs, strict=True)]
-        error = median_standard_error(ratios)
-        return Ratio(statistics.median(ratios), error if error == error else None)
+        center = center_of_ratios([other_s / own_s for own_s, other_s in zip(mine, theirs, strict=True)])
+        error = center.standard_error
+        return Ratio(center.value, error if error == error else None)

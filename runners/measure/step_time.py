@@ -10,13 +10,19 @@ from typing import Any
 
 from runners.devices.base import Device
 from runners.measure.phases import Phase, PhaseSwitch
-from runners.measure.spread import median_standard_error
+from runners.measure.spread import Center, center_of_ratios, median_standard_error
 from runners.trial import MeasurementSpec
+
+#: A long series is looked at after each twentieth part of it: every look goes through all of its pairs.
+_STEPS_PER_LOOK = 20
 
 
 @dataclass(frozen=True)
 class PhaseTimes:
-    """Seconds of one step by part; backward without the rebuilds that run inside it."""
+    """Seconds of one step by part; backward without the rebuilds that run inside it.
+
+    They add up to the step but for what lies between the parts: averaging the losses, and Python's own steps.
+    """
 
     forward_s: float
     backward_s: float
@@ -31,7 +37,7 @@ class StepTimes:
     Attributes:
         step_times_s: Wall time of each measured step, shape (num_steps,).
         reference_times_s: Reference steps around them, shape (num_steps + 1,); empty without a reference.
-        phases: Medians over the measured steps.
+        phases: A step of the median time, divided as the steps were.
     """
 
     step_times_s: tuple[float, ...]
@@ -46,6 +52,16 @@ class StepTimes:
             for index, step_time in enumerate(self.step_times_s)
             if references
         ]
+
+    def relative_speed(self) -> Center | None:
+        """The middle of `relative_speeds`; None without a reference."""
+        speeds = self.relative_speeds()
+        return center_of_ratios(speeds) if speeds else None
+
+    def reference_drift(self) -> float | None:
+        """Median time of the later half of the reference steps over that of the earlier half; None below two."""
+        references, half = self.reference_times_s, len(self.reference_times_s) // 2
+        return statistics.median(references[-half:]) / statistics.median(references[:half]) if half else None
 
 
 def measure_step_times(
@@ -74,18 +90,25 @@ def measure_step_times(
     while len(step_times_s) < measurement.max_steps:
         with phases.watched_by(clock):
             step_times_s.append(time_once(run_step, device))
-        clock.end_step()
+        clock.end_step(step_times_s[-1])
         if time_reference is not None:
             reference_times_s.append(time_reference())
-        times = StepTimes(tuple(step_times_s), tuple(reference_times_s), clock.medians())
-        if len(step_times_s) >= measurement.min_steps and (_is_steady(times, measurement) or give_up()):
+        phases_of_median = clock.split(statistics.median(step_times_s))
+        times = StepTimes(tuple(step_times_s), tuple(reference_times_s), phases_of_median)
+        if len(step_times_s) >= measurement.min_steps and (give_up() or _is_steady(times, measurement)):
             break
     return times
 
 
 def _is_steady(times: StepTimes, measurement: MeasurementSpec) -> bool:
-    values = times.relative_speeds() or list(times.step_times_s)
-    return median_standard_error(values) <= measurement.relative_spread * statistics.median(values)
+    count = len(times.step_times_s)
+    if count % max(1, count // _STEPS_PER_LOOK):
+        return False
+    speed = times.relative_speed()
+    if speed is not None:
+        return speed.standard_error <= measurement.relative_spread * speed.value
+    step_times_s = times.step_times_s
+    return median_standard_error(step_times_s) <= measurement.relative_spread * statistics.median(step_times_s)
 
 
 def time_once(run: Callable[[], object], device: Device) -> float:
@@ -99,12 +122,12 @@ def time_once(run: Callable[[], object], device: Device) -> float:
 
 
 class PhaseClock:
-    """Sums up the phases of each step; recompute is taken out of the backward it runs in."""
+    """Divides each step into its phases; recompute is taken out of the backward it runs in."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._marks: list[tuple[Phase, Any, Any]] = []
-        self._steps: list[PhaseTimes] = []
+        self._shares: list[dict[Phase, float]] = []
 
     @contextmanager
     def watching(self, phase: Phase) -> Iterator[None]:
@@ -114,25 +137,28 @@ class PhaseClock:
         finally:
             self._marks.append((phase, start, self._device.mark()))
 
-    def end_step(self) -> None:
+    def end_step(self, step_time_s: float) -> None:
         """Closes the sums of one step; the device must be synchronized."""
         total = dict.fromkeys(Phase, 0.0)
         for phase, start, end in self._marks:
             total[phase] += self._device.elapsed_s(start, end)
         self._marks.clear()
-        self._steps.append(
-            PhaseTimes(
-                forward_s=total[Phase.FORWARD],
-                backward_s=total[Phase.BACKWARD] - total[Phase.RECOMPUTE],
-                recompute_s=total[Phase.RECOMPUTE],
-                optimizer_s=total[Phase.OPTIMIZER],
-            )
-        )
+        total[Phase.BACKWARD] -= total[Phase.RECOMPUTE]
+        self._shares.append({phase: seconds / step_time_s for phase, seconds in total.items()})
 
-    def medians(self) -> PhaseTimes:
+    def split(self, step_time_s: float) -> PhaseTimes:
+        """A step of this length by the shares of the steps so far; at least one.
+
+        Seconds of parts, each taken from the step in which it was the middle one, do not add up to any step: on a
+        machine that slows down now and then, another part of each step is slowed. Shares of whole steps do, once the
+        medians are scaled so that they make one step, with what lies between the parts.
+        """
+        shares = {phase: statistics.median(step[phase] for step in self._shares) for phase in Phase}
+        between = statistics.median(1 - sum(step.values()) for step in self._shares)
+        scale = step_time_s / (sum(shares.values()) + between)
         return PhaseTimes(
-            forward_s=statistics.median(step.forward_s for step in self._steps),
-            backward_s=statistics.median(step.backward_s for step in self._steps),
-            recompute_s=statistics.median(step.recompute_s for step in self._steps),
-            optimizer_s=statistics.median(step.optimizer_s for step in self._steps),
+            forward_s=scale * shares[Phase.FORWARD],
+            backward_s=scale * shares[Phase.BACKWARD],
+            recompute_s=scale * shares[Phase.RECOMPUTE],
+            optimizer_s=scale * shares[Phase.OPTIMIZER],
         )

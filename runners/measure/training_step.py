@@ -73,10 +73,10 @@ class TrainingStep:
                 loss, weight = self._forward(micro_batch)
             with self.phases.phase(Phase.BACKWARD):
                 (loss / len(micro_batches) if weight is None else loss * weight).backward()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
-            losses.append(loss.detach())
-            if weight is not None:
-                weights.append(weight.detach())
-            del loss, weight
+                losses.append(loss.detach())
+                if weight is not None:
+                    weights.append(weight.detach())
+                del loss, weight  # With them goes the graph: taking it down is part of backward.
         values = torch.stack(losses).double()
         if not weights:
             return float(values.mean())

@@ -5,7 +5,7 @@ import random
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import chain, repeat
+from itertools import chain, cycle, repeat
 from typing import Any
 
 import pytest
@@ -106,11 +106,11 @@ class TestLengthOfTheSeries:
 
     def test_noisy_steps_end_as_soon_as_the_spread_of_their_median_is_small_enough(self) -> None:
         rng = random.Random(0)
-        times = measure([rng.gauss(1.0, 0.1) for _ in range(300)], min_steps=4, max_steps=300, relative_spread=0.02)
+        times = measure([rng.gauss(1.0, 0.1) for _ in range(300)], min_steps=4, max_steps=300, relative_spread=0.03)
         assert 4 < len(times.step_times_s) < 300
-        assert median_standard_error(times.step_times_s) <= 0.02 * statistics.median(times.step_times_s)
+        assert median_standard_error(times.step_times_s) <= 0.03 * statistics.median(times.step_times_s)
         before = times.step_times_s[:-1]
-        assert median_standard_error(before) > 0.02 * statistics.median(before)
+        assert median_standard_error(before) > 0.03 * statistics.median(before)
 
     def test_giving_up_ends_the_series_but_not_before_the_least_number(self) -> None:
         assert len(measure([1.0, 2.0] * 20, give_up=lambda: True, min_steps=6, max_steps=50).step_times_s) == 6
@@ -140,6 +140,16 @@ class TestReference:
         assert len(measure([1.0], [1.0, 3.0, 1.0, 9.0] * 9, min_steps=4, max_steps=9).step_times_s) == 9
 
 
+class TestDrift:
+    def test_is_the_later_half_of_the_reference_over_the_earlier_one(self) -> None:
+        times = measure([1.0], [1.0, 1.0, 9.0, 3.0, 3.0], min_steps=4, max_steps=4)
+        assert times.reference_times_s == (1.0, 1.0, 9.0, 3.0, 3.0)
+        assert times.reference_drift() == 3.0
+
+    def test_needs_a_reference(self) -> None:
+        assert measure([1.0], min_steps=4, max_steps=4).reference_drift() is None
+
+
 class TestPhaseClock:
     def test_recompute_is_taken_out_of_backward_and_micro_batches_add_up(self) -> None:
         device, phases = ScriptedDevice(), PhaseSwitch()
@@ -159,12 +169,39 @@ class TestPhaseClock:
 
         measurement = MeasurementSpec(min_steps=3, max_steps=3)
         times = measure_step_times(step, None, phases=phases, device=device, measurement=measurement)
-        parts = times.phases
-        assert (parts.forward_s, parts.backward_s, parts.recompute_s, parts.optimizer_s) == (2.0, 4.0, 1.5, 0.125)
+        assert parts_of(times) == pytest.approx((2.0, 4.0, 1.5, 0.125))
         assert times.step_times_s == (7.625,) * 3
 
+    def test_parts_add_up_to_the_median_step_whichever_part_the_machine_slowed(self) -> None:
+        """Each step is slowed in another part: the medians of the parts know nothing of it, those of the steps do."""
+        device, phases = ScriptedDevice(), PhaseSwitch()
+        slowed = cycle([Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER])
+
+        def step() -> None:
+            slow = next(slowed)
+            for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
+                with phases.phase(phase):
+                    device.passes(2.0 if phase is slow else 1.0)
+
+        measurement = MeasurementSpec(min_steps=3, max_steps=3)
+        times = measure_step_times(step, None, phases=phases, device=device, measurement=measurement)
+        assert times.step_times_s == (4.0,) * 3
+        assert sum(parts_of(times)) == pytest.approx(4.0)
+
+    def test_what_lies_between_the_parts_is_given_to_none(self) -> None:
+        device, phases = ScriptedDevice(), PhaseSwitch()
+
+        def step() -> None:
+            with phases.phase(Phase.FORWARD):
+                device.passes(3.0)
+            device.passes(1.0)
+
+        measurement = MeasurementSpec(min_steps=3, max_steps=3)
+        times = measure_step_times(step, None, phases=phases, device=device, measurement=measurement)
+        assert parts_of(times) == pytest.approx((3.0, 0.0, 0.0, 0.0))
+
     def test_region_rebuilt_inside_another_is_counted_once(self) -> None:
-        device, phases, clock = ScriptedDevice(), PhaseSwitch(), None
+        device, phases = ScriptedDevice(), PhaseSwitch()
         clock = PhaseClock(device)
         with phases.watched_by(clock), phases.phase(Phase.BACKWARD), phases.recomputing("outer"):
             device.passes(1.0)
@@ -172,9 +209,9 @@ class TestPhaseClock:
                 device.passes(0.5)
             device.passes(0.25)
         device.synchronize()
-        clock.end_step()
-        assert clock.medians().recompute_s == 1.75
-        assert clock.medians().backward_s == 0.0
+        clock.end_step(1.75)
+        assert clock.split(1.75).recompute_s == 1.75
+        assert clock.split(1.75).backward_s == 0.0
         assert phases.last_recomputed_region == "inner"
 
     def test_rebuild_that_is_left_early_is_counted_to_where_it_was_left(self) -> None:
@@ -186,13 +223,13 @@ class TestPhaseClock:
                 device.passes(1.0)
                 raise StopIteration("all is back")
 
-        with phases.watched_by(clock):
+        with phases.watched_by(clock), phases.phase(Phase.BACKWARD):
             for _ in range(2):
                 with pytest.raises(StopIteration, match="all is back"):
                     rebuild()
         device.synchronize()
-        clock.end_step()
-        assert clock.medians().recompute_s == 2.0
+        clock.end_step(4.0)
+        assert clock.split(4.0).recompute_s == 2.0
 
     def test_nobody_watching_costs_nothing_and_records_nothing(self) -> None:
         phases = PhaseSwitch()
@@ -201,29 +238,86 @@ class TestPhaseClock:
             pass
         with phases.phase(Phase.FORWARD):
             pass
-        clock.end_step()
-        assert clock.medians().forward_s == 0.0
+        clock.end_step(1.0)
+        assert clock.split(1.0).forward_s == 0.0
+
+
+def parts_of(times: StepTimes) -> tuple[float, float, float, float]:
+    parts = times.phases
+    return parts.forward_s, parts.backward_s, parts.recompute_s, parts.optimizer_s
+
+
+GPT_ARGS = {"n_layer": 4, "n_embd": 64, "n_head": 4, "vocab_size": 256}
+REAL_MODELS: dict[str, tuple[WorkloadSpec, str, dict[str, str]]] = {
+    "our GPT": (
+        WorkloadSpec(model_factory="runners.workloads.gpt:gpt", model_args=GPT_ARGS, sequence_length=64),
+        "blocks",
+        {"attention": "attn", "mlp": "mlp"},
+    ),
+    "GPT-2": (
+        WorkloadSpec(model_factory="huggingface:gpt2", model_args=GPT_ARGS, sequence_length=64),
+        "transformer.h",
+        {"attention": "attn", "mlp": "mlp"},
+    ),
+    "T5": (
+        WorkloadSpec(
+            model_factory="huggingface:t5",
+            model_args={"num_layers": 4, "d_model": 64, "d_kv": 16, "d_ff": 256, "num_heads": 4, "vocab_size": 256},
+            sequence_length=64,
+        ),
+        "encoder.block",
+        {"attention": "layer.0", "mlp": "layer.1"},
+    ),
+}
+real_models = pytest.mark.parametrize("model", REAL_MODELS.values(), ids=REAL_MODELS.keys())
 
 
 class TestRealStep:
-    @pytest.mark.parametrize("action", ["none", "block", "attention+mlp"])
-    def test_parts_add_up_to_the_step(self, action: str) -> None:
-        args = {"n_layer": 3, "n_embd": 128, "n_head": 4, "vocab_size": 500, "max_sequence_length": 128}
-        spec = WorkloadSpec(model_factory="runners.workloads.gpt:gpt", model_args=args, sequence_length=128)
+    @real_models
+    @pytest.mark.parametrize("micro", [8, 1], ids=["accumulation 1", "accumulation 8"])
+    @pytest.mark.parametrize("action", ["none", "block", "attention+mlp", "segment"])
+    def test_parts_add_up_to_the_step(
+        self, model: tuple[WorkloadSpec, str, dict[str, str]], action: str, micro: int
+    ) -> None:
+        spec, path, units = model
+        if action == "segment" and path == "encoder.block":
+            pytest.skip("a T5 block receives what the one before it has computed, so its blocks cannot be one segment")
         device, workload = CpuDevice(), load_workload(spec)
-        placement = BlockListPlacement("blocks", 3, (("attention", "attn"), ("mlp", "mlp")), (Region(0, 2, action),))
-        rig = Rig(workload, spec, device, RecomputePolicy(BatchShape(4, 2, 1, 8), (placement,)))
-        batches = [workload.make_batch(4) for _ in range(2)]
+        region = Region(0, 3, action, segment_size=2 if action == "segment" else None)
+        placement = BlockListPlacement(path, 4, tuple(units.items()), (region,))
+        rig = Rig(workload, spec, device, RecomputePolicy(BatchShape(micro, 8 // micro, 1, 8), (placement,)))
+        batches = [workload.make_batch(micro) for _ in range(8 // micro)]
         rig.step.run(batches)
-        measurement = MeasurementSpec(min_steps=1, max_steps=1)
+        measurement = MeasurementSpec(min_steps=3, max_steps=3)
         times = measure_step_times(
             lambda: rig.step.run(batches), None, phases=rig.phases, device=device, measurement=measurement
         )
-        parts = times.phases
-        total = parts.forward_s + parts.backward_s + parts.recompute_s + parts.optimizer_s
-        assert 0.97 * times.step_times_s[0] <= total <= times.step_times_s[0]
-        assert min(parts.forward_s, parts.backward_s, parts.optimizer_s) > 0
-        assert (parts.recompute_s > 0) == (action != "none")
+        step_time_s = statistics.median(times.step_times_s)
+        forward_s, backward_s, recompute_s, optimizer_s = parts_of(times)
+        assert 0.97 * step_time_s <= sum(parts_of(times)) <= 1.0001 * step_time_s
+        assert min(forward_s, backward_s, optimizer_s) > 0
+        assert (recompute_s > 0) == (action != "none")
+
+    def test_recompute_takes_as_long_as_the_forward_of_what_is_rebuilt(self) -> None:
+        """Blocks large enough for what torch itself adds to each of them not to matter."""
+        args = {"n_layer": 3, "n_embd": 256, "n_head": 4, "vocab_size": 64, "dropout": 0.0}
+        spec = WorkloadSpec(model_factory="runners.workloads.gpt:gpt", model_args=args, sequence_length=256)
+        device, workload = CpuDevice(), load_workload(spec)
+        placement = BlockListPlacement("blocks", 3, (), (Region(0, 2, "block"),))
+        rig = Rig(workload, spec, device, RecomputePolicy(BatchShape(2, 1, 1, 2), (placement,)))
+        batches = [workload.make_batch(2)]
+        x = torch.randn(2, 256, 256, requires_grad=True)
+        ratios = []
+        for _ in range(7):
+            clock = PhaseClock(device)
+            with rig.phases.watched_by(clock):
+                rig.step.run(batches)
+            clock.end_step(1.0)
+            recompute_s = clock.split(1.0).recompute_s
+            with rig.placed(None):
+                forward_s = sum(time_once(lambda: block(x), device) for block in rig.model.blocks)  # noqa: B023  # called at once
+            ratios.append(recompute_s / forward_s)
+        assert 0.8 < statistics.median(ratios) < 1.25
 
     def test_model_that_recomputes_by_itself_inside_a_region_is_counted_once(self, trials: Any) -> None:
         maker = trials("operators.py:recomputes_itself", num_blocks=3)
@@ -235,6 +329,6 @@ class TestRealStep:
             loss = model(**workload.make_batch(8))
             with phases.phase(Phase.BACKWARD):
                 loss.backward()
-        clock.end_step()
-        assert clock.medians().recompute_s > 0
-        assert clock.medians().backward_s > 0
+        clock.end_step(1.0)
+        assert clock.split(1.0).recompute_s > 0
+        assert clock.split(1.0).backward_s > 0
