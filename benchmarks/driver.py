@@ -29,16 +29,9 @@ from rich.console import Console
 from typing_extensions import Self
 
 from mlflow_config.recorder import StudyRecorder
+from runners.additive_device import AdditiveDevice
 from runners.replay_runner import ReplayRunner
-from runners.trial import (
-    MemoryByKind,
-    ModelInspection,
-    TrialResult,
-    TrialSpec,
-    TrialStatus,
-    Verdict,
-    Verification,
-)
+from runners.trial import ModelInspection, TrialResult, TrialSpec
 from search_spaces.model_shape import BlockList, ModelShape
 from search_spaces.policy import RecomputePolicy
 from tuner.config_file import load_search_file
@@ -51,12 +44,20 @@ from tuner.study_session import Outcome, run_study
 
 MIB = 2**20
 NUM_BLOCKS = 48
-STEP_S = 1.0
 #: Trials whose times make one point of the figure.
 WINDOW = 100
-#: Bytes that a block keeps per sample, and the share of a step that recomputing all blocks costs.
-KEPT_BYTES = {"none": 40, "attention": 28, "mlp": 20, "attention+mlp": 9, "block": 4, "segment": 2}
-COST = {"none": 0.0, "attention": 0.08, "mlp": 0.14, "attention+mlp": 0.22, "block": 0.3, "segment": 0.31}
+KEPT_MIB = {"none": 40, "attention": 28, "mlp": 20, "attention+mlp": 9, "block": 4, "segment": 2}
+DEVICE = AdditiveDevice(
+    "simulated",
+    num_blocks=NUM_BLOCKS,
+    static_bytes=16 * 2**30,
+    kept_bytes={action: size * MIB for action, size in KEPT_MIB.items()},
+    cost={"none": 0.0, "attention": 0.08, "mlp": 0.14, "attention+mlp": 0.22, "block": 0.3, "segment": 0.31},
+    split_cost=0.02,
+    reference_step_time_s=1.0,
+    tokens_per_sample=1024,
+    noise=0.01,
+)
 INSPECTION = ModelInspection(
     shape=ModelShape(10**9, (BlockList("model.layers", "Block", NUM_BLOCKS, (("attention", "attn"), ("mlp", "mlp"))),)),
     model_class="Model",
@@ -64,56 +65,6 @@ INSPECTION = ModelInspection(
     device_memory_bytes=80 * 2**30,
     environment={"device_kind": "cpu", "device": "simulated", "num_threads": 2},
 )
-MATCH = Verification(
-    verdict=Verdict.MATCH, max_relative_error=0.0, tolerance=1e-5, num_steps=3, reference="the same model"
-)
-
-
-def measure(spec: TrialSpec) -> TrialResult:
-    """What the simulated device measures: time and memory that add up over blocks, with a little noise."""
-    batch = spec.policy.batch
-    placement = spec.policy.placement
-    actions = placement[0].actions() if placement else ("none",) * NUM_BLOCKS
-    noise = random.Random(spec.trial_number).gauss(1.0, 0.01)
-    step_time_s = noise * (
-        STEP_S + sum(COST[a] for a in actions) / NUM_BLOCKS + 0.02 * (batch.gradient_accumulation_steps - 1)
-    )
-    activations = batch.micro_batch_size * sum(KEPT_BYTES[a] for a in actions) * MIB
-    peak = 16 * 2**30 + activations
-    samples_per_second = batch.global_batch_size / step_time_s
-    return TrialResult(
-        trial_number=spec.trial_number,
-        policy=spec.policy,
-        status=TrialStatus.COMPLETED,
-        samples_per_second=samples_per_second,
-        tokens_per_second=1024 * samples_per_second,
-        step_time_s=step_time_s,
-        step_time_spread_s=0.005,
-        num_steps=20,
-        relative_speed=STEP_S / step_time_s,
-        relative_speed_spread=0.005,
-        reference_step_time_s=STEP_S,
-        forward_time_s=0.3,
-        backward_time_s=0.6,
-        recompute_time_s=step_time_s - STEP_S,
-        optimizer_time_s=0.1,
-        recomputed_flops_ratio=0.0,
-        peak_memory_bytes=peak,
-        peak_allocated_bytes=peak,
-        memory_bytes=MemoryByKind(
-            parameters=4 * 2**30,
-            gradients=4 * 2**30,
-            optimizer_states=8 * 2**30,
-            buffers=0,
-            activations=activations,
-            temporary=0,
-        ),
-        verification=MATCH,
-        node=f"node-{spec.trial_number % 100}",
-        device="simulated",
-        worker_pid=spec.trial_number % 1000 + 1,
-        started_at="2026-01-02T03:04:05+00:00",
-    )
 
 
 @dataclass(frozen=True)
@@ -202,7 +153,7 @@ class ClockedRunner(ReplayRunner):
     """Simulated workers whose trials take 1 to 2 simulated seconds; what the simulation itself takes is not counted."""
 
     def __init__(self, meter: Meter, *, capacity: int) -> None:
-        super().__init__(measure, capacity=capacity, latency_s=_latency_s, inspection=INSPECTION)
+        super().__init__(DEVICE.measure, capacity=capacity, latency_s=_latency_s, inspection=INSPECTION)
         self._meter = meter
 
     def collect(self, timeout_s: float) -> Sequence[TrialResult]:

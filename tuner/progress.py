@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
@@ -21,6 +21,8 @@ from tuner.results import LOST_STATUSES, StudyResults, TrialRecord
 
 #: Trials of the front that the live view lists.
 _MAX_FRONT_ROWS = 8
+#: Running trials that the live view lists: all of a few, and of many the ones that have run longest.
+_MAX_RUNNING_ROWS = 6
 #: Characters of ``31.2 ms`` and ``999.9 MiB``, and with what was predicted: ``31.2 ms (predicted 30.5 +-1.2)``.
 _STEP_WIDTH, _PREDICTED_STEP_WIDTH = 7, 30
 _PEAK_WIDTH, _PREDICTED_PEAK_WIDTH = 9, 27
@@ -124,10 +126,8 @@ class LiveProgress:
 
     def _view(self) -> RenderableType:
         lines: list[RenderableType] = [self._bar()]
-        now = time.monotonic()
         # A copy: the view is drawn by a thread of its own while trials come and go.
-        for number, (summary, since) in list(self._running.items()):
-            lines.append(Text(f"  running trial {number}: {summary} ({now - since:.0f} s)"))
+        lines += _running_lines(list(self._running.items()))
         if self._results is not None:
             lines += _best_and_front(self._results)
         return Group(*lines)
@@ -150,6 +150,18 @@ def _print_line(console: Console, results: StudyResults, trial_number: int) -> N
     assert trial is not None, "a trial that has finished is among the results"
     # Width and markup are the terminal's affair; a log keeps the line as it is.
     console.print(Text(trial_line(trial)), soft_wrap=True)
+
+
+def _running_lines(running: Sequence[tuple[int, tuple[str, float]]]) -> list[Text]:
+    """Of trials by their number, what they try and when they began, in that order."""
+    now = time.monotonic()
+    shown = running if len(running) <= _MAX_RUNNING_ROWS else running[: _MAX_RUNNING_ROWS - 1]
+    lines = [Text(f"  running trial {number}: {summary} ({now - since:.0f} s)") for number, (summary, since) in shown]
+    others = running[len(shown) :]
+    if others:
+        (_, (_, oldest)), (_, (_, newest)) = others[0], others[-1]
+        lines.append(Text(f"  and {len(others)} more, begun {now - newest:.0f} to {now - oldest:.0f} s ago"))
+    return lines
 
 
 def _best_and_front(results: StudyResults) -> list[RenderableType]:

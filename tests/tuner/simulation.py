@@ -17,17 +17,10 @@ from typing import Any
 import yaml
 from rich.console import Console
 
+from runners import additive_device
+from runners.additive_device import AdditiveDevice
 from runners.replay_runner import ReplayRunner
-from runners.trial import (
-    MemoryByKind,
-    ModelInspection,
-    TrialResult,
-    TrialSpec,
-    TrialStatus,
-    Verdict,
-    Verification,
-    WorkloadSpec,
-)
+from runners.trial import ModelInspection, TrialResult, TrialSpec, TrialStatus, WorkloadSpec
 from search_spaces.model_shape import BlockList, ModelShape
 from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy, Region
 from tuner import assemble, cli
@@ -60,8 +53,16 @@ COST = {"none": 0.0, "attention": 0.1, "mlp": 0.12, "attention+mlp": 0.22, "bloc
 #: What each further micro-batch costs.
 SPLIT_COST = 0.5
 REFERENCE_TIME_S = 1.5
-MATCH = Verification(
-    verdict=Verdict.MATCH, max_relative_error=0.0, tolerance=1e-5, num_steps=3, reference="the same model"
+MATCH = additive_device.MATCH
+DEVICE = AdditiveDevice(
+    "a simulated CPU, 2 threads",
+    num_blocks=NUM_BLOCKS,
+    static_bytes=STATIC_BYTES,
+    kept_bytes=KEPT_BYTES,
+    cost=COST,
+    split_cost=SPLIT_COST,
+    reference_step_time_s=REFERENCE_TIME_S,
+    tokens_per_sample=16,
 )
 
 #: The search that `write_search` writes: none, block, and one block of the two, at two micro-batches: 8 policies.
@@ -98,46 +99,7 @@ def write_search(folder: Path, **changes: Any) -> Path:
 
 def measure(spec: TrialSpec) -> TrialResult:
     """What the simulated device measures."""
-    batch = spec.policy.batch
-    placement = spec.policy.placement
-    actions = placement[0].actions() if placement else ("none",) * NUM_BLOCKS
-    step_time_s = 1 + sum(COST[a] for a in actions) / NUM_BLOCKS + SPLIT_COST * (batch.gradient_accumulation_steps - 1)
-    activations = batch.micro_batch_size * sum(KEPT_BYTES[a] for a in actions)
-    peak = STATIC_BYTES + activations
-    samples_per_second = batch.global_batch_size / step_time_s
-    return TrialResult(
-        trial_number=spec.trial_number,
-        policy=spec.policy,
-        status=TrialStatus.COMPLETED,
-        samples_per_second=samples_per_second,
-        tokens_per_second=16 * samples_per_second,
-        step_time_s=step_time_s,
-        step_time_spread_s=0.0,
-        num_steps=5,
-        relative_speed=REFERENCE_TIME_S / step_time_s,
-        relative_speed_spread=0.0,
-        reference_step_time_s=REFERENCE_TIME_S,
-        forward_time_s=0.3,
-        backward_time_s=0.6,
-        recompute_time_s=step_time_s - 1,
-        optimizer_time_s=0.1,
-        recomputed_flops_ratio=0.0,
-        peak_memory_bytes=peak,
-        peak_allocated_bytes=peak,
-        memory_bytes=MemoryByKind(
-            parameters=STATIC_BYTES,
-            gradients=0,
-            optimizer_states=0,
-            buffers=0,
-            activations=activations,
-            temporary=0,
-        ),
-        verification=MATCH,
-        node="node-1",
-        device="a simulated CPU, 2 threads",
-        worker_pid=1,
-        started_at="2026-01-02T03:04:05+00:00",
-    )
+    return DEVICE.measure(spec)
 
 
 def policy(action: str = "none", micro_batch_size: int = 2, *, last: int = NUM_BLOCKS - 1) -> RecomputePolicy:

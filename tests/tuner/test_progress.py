@@ -118,6 +118,27 @@ def test_the_view_counts_what_is_done_and_running_and_the_time_left() -> None:
         assert rest == ["  best so far: none within the cap yet"]
 
 
+def test_of_many_running_trials_the_longest_are_shown_and_the_others_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("tuner.progress.time.monotonic", lambda: now[0])
+    shown = Shown()
+    with shown.progress as progress:
+        for number in range(6):
+            progress.started(number, policy())
+        assert [line.split(":")[0] for line in shown.lines()[1:-1]] == [f"  running trial {n}" for n in range(6)]
+        for number in range(6, 1000):
+            now[0] = number / 10
+            progress.started(number, policy("block"))
+        shown.finish(trial(2))
+        head, *lines = shown.lines()
+    assert head.startswith("1/10 trials done, 999 running")
+    assert [line.split(" (")[0] for line in lines[:5]] == [
+        *(f"  running trial {number}: none @2x1" for number in (0, 1, 3, 4, 5))
+    ]
+    assert lines[5] == "  and 994 more, begun 0 to 99 s ago"
+    assert lines[6].startswith("  best so far: ")
+
+
 def test_the_view_shows_the_best_and_the_front() -> None:
     shown = Shown()
     with shown.progress as progress:
