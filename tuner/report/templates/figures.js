@@ -36,7 +36,7 @@
   // One after another, so that the page can be read and scrolled meanwhile.
   const startAll = (rest) => {
     if (!rest.length) return;
-    start(rest[0]).then(() => setTimeout(startAll, 0, rest.slice(1)));
+    start(rest[0]).finally(() => setTimeout(startAll, 0, rest.slice(1)));
   };
   startAll(figures);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => figures.forEach(draw));
