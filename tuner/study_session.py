@@ -15,6 +15,7 @@ from mlflow_config import names
 from mlflow_config.recorder import StudyRecorder
 from mlflow_config.settings import ignored_environment
 from runners.base import RunnerError, TrialRunner
+from runners.diagnosis.records import UnitCost
 from runners.trial import ModelInspection, Prediction, TrialResult
 from search_spaces.ablation import plain_policies
 from search_spaces.policy import RecomputePolicy
@@ -22,6 +23,7 @@ from search_spaces.registry import make_space
 from tuner import assemble
 from tuner.config import SearchConfig
 from tuner.config_file import resolved_yaml
+from tuner.diagnosis.study_unit_costs import measure_unit_costs
 from tuner.export.policy import policy_yaml
 from tuner.forecast import Forecast, describe_dry_run, make_forecast
 from tuner.interrupts import Interrupts
@@ -30,7 +32,7 @@ from tuner.objective import Objective, Score
 from tuner.playoff import choose_entrants, run_playoff
 from tuner.recording import MlflowListener
 from tuner.report import front_html, report_html
-from tuner.results import LOST_STATUSES, ResultsLedger, StudyResults, StudyStatus
+from tuner.results import LOST_STATUSES, ResultsError, ResultsLedger, StudyResults, StudyStatus, read_results
 from tuner.sampling.policy_study import PolicyStudy, open_policy_study
 from tuner.sampling.registry import FALLBACK, MODEL_GUIDED, Guide, make_sampler
 from tuner.sampling.tried_policies import TriedPolicies
@@ -39,6 +41,7 @@ from tuner.speed_ratio import Playoff
 from tuner.study_folder import StudyFolder
 from tuner.study_record import changes, goal_of, search_data
 from tuner.study_storage import StudyStorageError, study_storage
+from tuner.study_timelines import StudyTimelines, trace_study
 from tuner.summary import StudySummary, summarize
 from tuner.user_error import UserError
 
@@ -158,6 +161,8 @@ class _Session:
         self._measured_baseline: TrialResult | None = None
         self._next_writing_at = 0.0
         self._playoff: Playoff | None = None
+        self._timelines = StudyTimelines()
+        self._unit_costs: tuple[UnitCost, ...] = self._known_unit_costs()
 
     def _dry_run(self, cap_bytes: int) -> Forecast | None:
         """What can be predicted of this model's policies; None where it has no dry run."""
@@ -195,8 +200,11 @@ class _Session:
                     reason = search.run(pause=self._interrupts.raise_if_pending)
                 if not reason.is_failure:
                     self._run_playoff(study)
+                    self._measure_unit_costs()
             self._status = "failed" if reason.is_failure else "finished"
             self._stop_reason = reason.message
+            if not reason.is_failure:
+                self._timelines = trace_study(self._runner, self._config, self._inspection, self.results())
         except KeyboardInterrupt:
             self._status, self._stop_reason = "interrupted", "interrupted by the user"
         except (RunnerError, StudyStorageError) as error:
@@ -214,7 +222,12 @@ class _Session:
 
     def results(self) -> StudyResults:
         """The study as it stands."""
-        return self._ledger.results(status=self._status, stop_reason=self._stop_reason, playoff=self._valid_playoff())
+        return self._ledger.results(
+            status=self._status,
+            stop_reason=self._stop_reason,
+            playoff=self._valid_playoff(),
+            unit_costs=self._unit_costs,
+        )
 
     def started(self, trial_number: int, policy: object) -> None:
         """Nothing is kept of a trial before it has ended."""
@@ -373,6 +386,25 @@ class _Session:
         entrants = tuple(entrant.trial_number for entrant in self._playoff_entrants())
         return self._playoff if entrants == self._playoff.trials else None
 
+    def _known_unit_costs(self) -> tuple[UnitCost, ...]:
+        """Those of an earlier session; they depend on nothing that a session may change."""
+        try:
+            return tuple(read_results(self._folder.results_file).unit_costs)
+        except ResultsError:
+            return ()  # There is no such file, or none that can be read: they are measured anew.
+
+    def _measure_unit_costs(self) -> None:
+        """Last of all, so that no trial is disturbed; a study is as good without them."""
+        ran = [r.policy.batch.micro_batch_size for r in self._results.values() if r.samples_per_second is not None]
+        if self._unit_costs or not ran:
+            return
+        logger.info("measuring what each block and unit costs to keep and to rebuild")
+        outcome = measure_unit_costs(self._runner, self._config, self._choices, largest=max(ran))
+        if isinstance(outcome, str):
+            logger.warning("costs of blocks and units: none, since %s", outcome)
+        else:
+            self._unit_costs = outcome
+
     def _log_plan(self) -> None:
         shape = self._inspection.shape
         for blocks in shape.block_lists:
@@ -399,5 +431,6 @@ class _Session:
         else:
             texts[names.POLICY_FILE] = policy_yaml(results, best)
             self._folder.write(self._folder.policy_file, texts[names.POLICY_FILE])
+        texts |= self._timelines.write(self._folder)
         mlflow.finish(texts=texts, markdown="\n\n".join(summary.sentences))
         return summary

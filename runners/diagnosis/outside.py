@@ -44,6 +44,10 @@ class OutsideModules:
             return "before"
         return "after" if num_block_calls >= self._num_block_calls else "between"
 
+    @property
+    def num_modules(self) -> int:
+        return len(self._paths)
+
     def rank(self, module: str) -> int:
         """Position among the model's modules."""
-        return self._paths.index(module) if module in self._paths else len(self._paths)
+        return self._paths.index(module)

@@ -167,7 +167,9 @@ class _FollowedStep:
             return 1, self._places.list_paths.index(row.blocks), row.block, row.unit or "~"
         ranks = {"before": 0, "between": 1, "after": 2, "step": 3}
         rank = ranks[row.stage or "before"]
-        return rank, len(self._places.list_paths), self._outside.rank(row.module or ""), ""
+        # The model's own code stands where most of it runs: first before the blocks, last after them.
+        position = self._outside.rank(row.module) if row.module else 0 if rank == 0 else self._outside.num_modules
+        return rank, len(self._places.list_paths), position, ""
 
 
 def _kinds_of_unseen(unseen: int, rows: Iterable[Counter[str]], peak: PeakMemory) -> Counter[str]:

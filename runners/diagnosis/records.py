@@ -21,7 +21,8 @@ class DiagnosisSpec(QuestionSpec):
         choices: The units, segment sizes and micro-batches to look at.
         floors: Policies whose highest moment is to be taken apart, too.
         only_unit_costs: Nothing else is asked for.
-        budget_s: Wall time after which no further micro-batch size is begun for unit costs; None measures all.
+        budget_s: Wall time that unit costs may take: micro-batch sizes that are expected to take longer than what is
+            left are left out. None measures all.
     """
 
     workload: WorkloadSpec

@@ -29,6 +29,8 @@ from search_spaces.policy import BLOCK, SEGMENT, UNIT_JOINER, BatchShape, BlockL
 _MIN_ROUNDS, _MAX_ROUNDS, _ROUNDS_S = 3, 9, 3.0
 #: Share of a budget for all sizes that those repetitions may take at one of them.
 _ROUNDS_SHARE = 0.25
+#: A step with recompute takes about as long as so many forward passes.
+_STEP_RATIO = 4
 #: Lists up to this long are measured region by region; of longer ones the first, middle and last of each kind.
 _MOST_LISTED = 16
 
@@ -53,6 +55,16 @@ class UnitCostMeter:
         """Bytes that the forward pass of a plain micro-batch leaves alive for its backward."""
         return self._forward(RecomputePolicy(shape), self._batch(shape)).num_bytes
 
+    def expected_s(self, shape: BatchShape) -> float:
+        """Seconds that `measure` is going to take at least, from a single forward pass."""
+        batch = self._batch(shape)
+        start = time.monotonic()
+        plain = self._forward(RecomputePolicy(shape), batch)
+        forward_s = time.monotonic() - start
+        num_forwards = sum(len(set(_keys(of_list, plain).values())) for of_list in self._choices.block_lists)
+        num_steps = _MIN_ROUNDS * len(list(_placements(self._choices)))
+        return forward_s * (1 + num_forwards + _STEP_RATIO * num_steps)
+
     def measure(self, shape: BatchShape, rounds_s: float = _ROUNDS_S) -> list[UnitCost]:
         """Of every list, action and position at one micro-batch size.
 
@@ -65,7 +77,7 @@ class UnitCostMeter:
         costs = []
         for of_list in self._choices.block_lists:
             saved = self._saved_bytes(of_list, shape, batch, plain)
-            for region in _shown(of_list, plain.kinds(of_list.blocks)):
+            for region in _shown(of_list, _keys(of_list, plain)):
                 seconds = [times_s[name] for name in _region_names(of_list.blocks, region) if name in times_s]
                 if seconds:  # Without a rebuild nothing was recomputed: no gradient flows there, or it is not called.
                     costs.append(
@@ -89,11 +101,9 @@ class UnitCostMeter:
     def _saved_bytes(
         self, of_list: BlockListChoices, shape: BatchShape, batch: _Batch, plain: _KeptByForward
     ) -> dict[Region, int]:
-        kinds = plain.kinds(of_list.blocks)
         by_kind: dict[Hashable, int] = {}
         saved = {}
-        for region in _regions(of_list):
-            key = (region.action, region.segment_size, kinds[region.first : region.last + 1])
+        for region, key in _keys(of_list, plain).items():
             if key not in by_kind:
                 positions = _positions(of_list, region)
                 everywhere = [replace(region, first=p, last=p + region.num_blocks - 1) for p in positions]
@@ -136,15 +146,13 @@ class UnitCostMeter:
         policies = [RecomputePolicy(shape, placement, self._preserves_rng) for placement in _placements(self._choices)]
         clocks = [_RebuildClock(device, rig) for _ in policies]
         start = time.monotonic()
-        for number in range(1 + _MAX_ROUNDS):
+        for number in range(_MAX_ROUNDS):
             for policy, clock in zip(policies, clocks, strict=True):
                 with rig.placed(policy), rig.phases.watched_by(clock):
                     rig.step.accumulate([batch])
                 clock.end_step()
                 rig.step.drop_gradients()
-                if number == 0:
-                    clock.forget()  # It warmed up.
-            if number >= _MIN_ROUNDS and time.monotonic() - start > budget_s:
+            if number + 1 >= _MIN_ROUNDS and time.monotonic() - start > budget_s:
                 break
         times_s: dict[str, float] = {}
         for clock in clocks:
@@ -169,15 +177,16 @@ class _KeptByForward:
                 key = (each.operator, each.num_bytes, each.place.unit)
                 self._by_block[each.place.blocks, each.place.block].append(key)
 
-    def kinds(self, blocks: BlockList) -> tuple[int, ...]:
-        """A number for each block, shape (num_blocks,); equal for those that keep alike tensors, ends apart."""
+    def inner_kinds(self, blocks: BlockList) -> tuple[int, ...]:
+        """A number for each block, shape (num_blocks,); equal for those that keep alike tensors."""
         numbers: dict[Hashable, int] = {}
-        kinds = []
-        for index in range(blocks.num_blocks):
-            is_end = index in (0, blocks.num_blocks - 1)
-            key = (tuple(self._by_block[blocks.path, index]), index if is_end else None)
-            kinds.append(numbers.setdefault(key, len(numbers)))
-        return tuple(kinds)
+        keys = (tuple(self._by_block[blocks.path, index]) for index in range(blocks.num_blocks))
+        return tuple(numbers.setdefault(key, len(numbers)) for key in keys)
+
+    def kinds(self, blocks: BlockList) -> tuple[int, ...]:
+        """The same with the first and the last block apart, which have other neighbours."""
+        inner = self.inner_kinds(blocks)
+        return (-1, *inner[1:-1], -2) if len(inner) > 1 else inner
 
 
 class _RebuildClock:
@@ -211,10 +220,6 @@ class _RebuildClock:
         self._marks.clear()
         self._steps.append(seconds)
 
-    def forget(self) -> None:
-        """Drops all steps so far."""
-        self._steps.clear()
-
     def medians(self) -> dict[str, float]:
         names = dict.fromkeys(name for step in self._steps for name in step)
         return {name: statistics.median(step.get(name, 0.0) for step in self._steps) for name in names}
@@ -223,19 +228,19 @@ class _RebuildClock:
 def measure_sizes(
     meter: UnitCostMeter, shapes: Sequence[BatchShape], budget_s: float | None
 ) -> tuple[list[UnitCost], list[int]]:
-    """Costs at each size, in order, and the sizes for which no time was left; the first is always measured."""
+    """Costs at each size, in order, and the sizes that are expected to take longer than what is left of the budget."""
     start = time.monotonic()
     rounds_s = _ROUNDS_S if budget_s is None else min(_ROUNDS_S, _ROUNDS_SHARE * budget_s)
     costs: list[UnitCost] = []
-    took_s = 0.0
-    for index, shape in enumerate(shapes):
-        before_s = time.monotonic()
-        if index and budget_s is not None and before_s - start + took_s > budget_s:
-            return costs, [left.micro_batch_size for left in shapes[index:]]
+    left_out: list[int] = []
+    for shape in shapes:
+        if budget_s is not None:
+            expected_s = meter.expected_s(shape)
+            if time.monotonic() - start + expected_s > budget_s:
+                left_out.append(shape.micro_batch_size)
+                continue
         costs += meter.measure(shape, rounds_s)
-        # The next size has no more samples, so it is expected to take as long at most.
-        took_s = time.monotonic() - before_s
-    return costs, []
+    return costs, left_out
 
 
 def _regions(of_list: BlockListChoices) -> Iterator[Region]:
@@ -247,6 +252,17 @@ def _regions(of_list: BlockListChoices) -> Iterator[Region]:
         if size > 1:
             whole = Region(0, blocks.num_blocks - 1, SEGMENT, size)
             yield from (Region(a, b, SEGMENT, b - a + 1) for a, b in whole.segments() if b > a)
+
+
+def _keys(of_list: BlockListChoices, plain: _KeptByForward) -> dict[Region, Hashable]:
+    """Every region, with a key that is equal for those that save alike."""
+    kinds, inner_kinds = plain.kinds(of_list.blocks), plain.inner_kinds(of_list.blocks)
+    keys: dict[Region, Hashable] = {}
+    for region in _regions(of_list):
+        # What a unit keeps depends on nothing outside of its block.
+        alike = inner_kinds if region.unit_names() else kinds
+        keys[region] = (region.action, region.segment_size, alike[region.first : region.last + 1])
+    return keys
 
 
 def _positions(of_list: BlockListChoices, region: Region) -> tuple[int, ...]:
@@ -265,11 +281,11 @@ def _actions(of_list: BlockListChoices) -> list[str]:
     return [*units, *joined, BLOCK]
 
 
-def _shown(of_list: BlockListChoices, kinds: tuple[int, ...]) -> Iterator[Region]:
-    """All regions of a short list; of a long one the first, middle and last of each kind."""
+def _shown(of_list: BlockListChoices, keys: Mapping[Region, Hashable]) -> Iterator[Region]:
+    """All regions of a short list; of a long one the first, middle and last of those that save alike."""
     alike: defaultdict[Hashable, list[Region]] = defaultdict(list)
-    for region in _regions(of_list):
-        alike[region.action, region.segment_size, kinds[region.first : region.last + 1]].append(region)
+    for region, key in keys.items():
+        alike[key].append(region)
     for regions in alike.values():
         if of_list.blocks.num_blocks <= _MOST_LISTED:
             yield from regions

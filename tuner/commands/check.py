@@ -1,48 +1,161 @@
-"""`tune check`: what the model is made of, one plain step, and whether recompute can help at all."""
+"""`tune check`: what the model is made of, what a plain step is made of, and whether recompute can help at all."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+from rich.table import Table
+
+from runners.base import TrialRunner
+from runners.diagnosis.records import Diagnosis, DiagnosisSpec
 from runners.trial import ModelInspection, TrialResult, TrialStatus
 from search_spaces.choices import SearchChoices
 from search_spaces.policy import RecomputePolicy
 from tuner import assemble
+from tuner.config import SearchConfig
 from tuner.config_file import load_search_file
-from tuner.console import EXIT_DONE, EXIT_FAILED, show_text
+from tuner.console import EXIT_DONE, EXIT_FAILED, err_console, show, show_text
+from tuner.diagnosis.ablation_table import ablation_table, sizes_table
+from tuner.diagnosis.findings import floor_text, main_consumer_text, remedies_text, verdict_text
+from tuner.diagnosis.habits_text import habits_text
+from tuner.diagnosis.least_memory import least_memory
+from tuner.diagnosis.place_table import place_table
 from tuner.memory_size import describe_bytes, format_bytes
 from tuner.single_trial import run_single_trial
 
 #: Counted steps of a check: enough for a figure to look at, too few to rank anything.
 _NUM_STEPS = 3
+#: Seconds after which no further micro-batch size is begun for the ablation.
+_ABLATION_BUDGET_S = 60.0
+#: Columns of sentences.
+_WIDTH = 100
 
 
 def check_command(search_file: Path, *, as_json: bool) -> int:
-    """Inspects the model and measures one plain step at the largest micro-batch that runs; gives back the exit code."""
+    """Takes apart a plain step at the largest micro-batch that runs; gives back the exit code."""
     config = load_search_file(search_file)
     quick = config.measurement.model_copy(update={"min_steps": _NUM_STEPS, "max_steps": _NUM_STEPS})
     config = config.model_copy(update={"measurement": quick})
     runner = assemble.ray_runner(config)
     try:
-        inspection = runner.inspect(assemble.inspection_spec(config))
-        cap_bytes = assemble.memory_cap_bytes(config, inspection)
-        choices = assemble.search_choices(config, inspection)
-        make_spec = assemble.spec_maker(config, cap_bytes=cap_bytes, reference=None)
-        for batch in choices.batches:
-            result = run_single_trial(runner, make_spec(0, RecomputePolicy(batch)))
-            if result.status is not TrialStatus.OUT_OF_MEMORY:
-                break
+        with _at_work("measuring one plain step"):
+            inspection = runner.inspect(assemble.inspection_spec(config))
+            cap_bytes = assemble.memory_cap_bytes(config, inspection)
+            choices = assemble.search_choices(config, inspection)
+            result = _plain_trial(config, runner, choices, cap_bytes)
+        diagnosis = Diagnosis(failure="the plain step did not run")
+        if result.status is TrialStatus.COMPLETED:
+            with _at_work("taking it apart, block by block"):
+                diagnosis = _diagnosis(config, runner, choices, result, cap_bytes)
     finally:
         runner.close()
     if as_json:
-        document = {"inspection": inspection.model_dump(mode="json"), "baseline": result.model_dump(mode="json")}
-        show_text(json.dumps(document, indent=1))
+        show_text(_document(inspection, result, diagnosis, cap_bytes))
     else:
-        for line in [*_model_lines(inspection, choices), *_step_lines(result, cap_bytes)]:
-            show_text(line)
+        for part in _report(inspection, choices, result, diagnosis, cap_bytes):
+            show_text(part) if isinstance(part, str) else show(part)
     return EXIT_DONE if result.status is TrialStatus.COMPLETED else EXIT_FAILED
+
+
+def _plain_trial(config: SearchConfig, runner: TrialRunner, choices: SearchChoices, cap_bytes: int) -> TrialResult:
+    """The baseline at the largest micro-batch that runs."""
+    make_spec = assemble.spec_maker(config, cap_bytes=cap_bytes, reference=None)
+    for batch in choices.batches:
+        result = run_single_trial(runner, make_spec(0, RecomputePolicy(batch)))
+        if result.status is not TrialStatus.OUT_OF_MEMORY:
+            break
+    return result
+
+
+def _diagnosis(
+    config: SearchConfig, runner: TrialRunner, choices: SearchChoices, plain: TrialResult, cap_bytes: int
+) -> Diagnosis:
+    """The plain step and the floors at its size and at the smallest, with what was predicted of the floors."""
+    dry_run = runner.dry_run(assemble.dry_run_spec(config, choices))
+    shapes = dict.fromkeys((plain.policy.batch, choices.batches[-1]))
+    floors = least_memory(choices, dry_run, shapes, cap_bytes=cap_bytes)
+    sizes = tuple(size for size in choices.micro_batch_sizes if size <= plain.policy.batch.micro_batch_size)
+    diagnosis = runner.diagnosis(
+        DiagnosisSpec(
+            workload=assemble.workload_spec(config),
+            choices=replace(choices, micro_batch_sizes=sizes),
+            floors=tuple(floor.policy for floor in floors),
+            budget_s=_ABLATION_BUDGET_S,
+            timeout_s=config.runner.trial_timeout_s,
+        )
+    )
+    if diagnosis.failure is not None:
+        return diagnosis
+    predicted = (
+        split.model_copy(update={"predicted_peak_bytes": floor.predicted_peak_bytes})
+        for split, floor in zip(diagnosis.floors, floors, strict=True)
+    )
+    return diagnosis.model_copy(update={"floors": tuple(predicted)})
+
+
+def _document(inspection: ModelInspection, result: TrialResult, diagnosis: Diagnosis, cap_bytes: int) -> str:
+    document = {
+        "memory_cap_bytes": cap_bytes,
+        "inspection": inspection.model_dump(mode="json"),
+        "baseline": result.model_dump(mode="json"),
+        "diagnosis": diagnosis.model_dump(mode="json"),
+    }
+    return json.dumps(document, indent=1)
+
+
+def _report(
+    inspection: ModelInspection,
+    choices: SearchChoices,
+    result: TrialResult,
+    diagnosis: Diagnosis,
+    cap_bytes: int,
+) -> Iterator[str | Table]:
+    yield from _model_lines(inspection, choices)
+    yield from _step_lines(result)
+    if result.status is not TrialStatus.COMPLETED:
+        return
+    plain = diagnosis.plain
+    if plain is None:
+        yield f"diagnosis: none, {diagnosis.failure}"
+        yield from _short_verdict(result, cap_bytes)
+        return
+    yield ""
+    yield place_table(plain)
+    yield from map(_wrapped, main_consumer_text(plain, diagnosis.kept_bytes))
+    yield from map(_wrapped, floor_text(diagnosis.floors))
+    yield _wrapped(verdict_text(plain, diagnosis.floors, cap_bytes))
+    remedies = list(remedies_text(plain, diagnosis.floors, choices.batches[-1].micro_batch_size))
+    if remedies:
+        yield "What helps besides recompute:"
+        yield from (_wrapped(f"  {remedy}") for remedy in remedies)
+    if diagnosis.habits is not None:
+        yield ""
+        yield from map(_wrapped, habits_text(diagnosis.habits))
+    yield from _ablation(diagnosis)
+
+
+def _ablation(diagnosis: Diagnosis) -> Iterator[str | Table]:
+    if not diagnosis.unit_costs:
+        return
+    yield ""
+    yield ablation_table(diagnosis.unit_costs, diagnosis.unit_costs[0].micro_batch_size)
+    others = sizes_table(diagnosis.unit_costs)
+    if others is not None:
+        yield others
+    if diagnosis.sizes_left_out:
+        sizes = ", ".join(map(str, diagnosis.sizes_left_out))
+        yield f"Not measured for want of time: micro-batch {sizes}."
+
+
+def _wrapped(text: str) -> str:
+    """In lines of a terminal's width, the further ones indented."""
+    indent = " " * (len(text) - len(text.lstrip()) + 2)
+    return textwrap.fill(text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _model_lines(inspection: ModelInspection, choices: SearchChoices) -> Iterable[str]:
@@ -61,7 +174,7 @@ def _model_lines(inspection: ModelInspection, choices: SearchChoices) -> Iterabl
         yield f"note: {note}"
 
 
-def _step_lines(result: TrialResult, cap_bytes: int) -> Iterable[str]:
+def _step_lines(result: TrialResult) -> Iterable[str]:
     if result.status is not TrialStatus.COMPLETED or result.peak_memory_bytes is None:
         yield f"plain step: {result.status.value}, {result.reason}"
         return
@@ -76,22 +189,34 @@ def _step_lines(result: TrialResult, cap_bytes: int) -> Iterable[str]:
     if result.memory_bytes is not None:
         for kind, size in result.memory_bytes.model_dump().items():
             yield f"  {kind.replace('_', ' '):<17}{format_bytes(size):>11}  {size / peak:>4.0%}"
-        yield _verdict(result.memory_bytes.activations, peak, cap_bytes)
-    elif peak <= cap_bytes:
-        yield f"It fits into {format_bytes(cap_bytes)}."
 
 
-def _verdict(activations: int, peak: int, cap_bytes: int) -> str:
-    cap, least = format_bytes(cap_bytes), peak - activations
+def _short_verdict(result: TrialResult, cap_bytes: int) -> Iterator[str]:
+    """What can be said of the trial's own figures alone."""
+    peak, memory = result.peak_memory_bytes, result.memory_bytes
+    cap = format_bytes(cap_bytes)
+    if peak is None or memory is None:
+        return
     if peak <= cap_bytes:
-        return f"It fits into {cap} without recompute; recompute could only make room for something larger."
-    if least > cap_bytes:
-        return (
-            f"It does not fit into {cap}, and would not even without any activations ({format_bytes(least)}): "
-            "recompute alone cannot help; use smaller micro-batches, fewer states or a larger cap."
+        yield f"It fits into {cap} without recompute; recompute could only make room for something larger."
+    elif peak - memory.activations > cap_bytes:
+        yield (
+            f"It does not fit into {cap}, and would not even without any activations "
+            f"({format_bytes(peak - memory.activations)}): recompute alone cannot help; use smaller micro-batches, "
+            "fewer states or a larger cap."
         )
-    main = "the main use" if activations > peak / 2 else "not the main use"
-    return (
-        f"It does not fit into {cap}. Activations are {activations / peak:.0%} of the peak, {main} of memory; without "
-        f"them {format_bytes(least)} would remain, so recompute can help."
-    )
+    else:
+        yield (
+            f"It does not fit into {cap}. Activations are {memory.activations / peak:.0%} of the peak; without them "
+            f"{format_bytes(peak - memory.activations)} would remain, so recompute can help."
+        )
+
+
+@contextmanager
+def _at_work(what: str) -> Iterator[None]:
+    """Says on a terminal what takes its time."""
+    if not err_console.is_terminal:
+        yield
+        return
+    with err_console.status(what):
+        yield

@@ -78,13 +78,15 @@ class TestRebuildTimes:
 
 
 class TestBudget:
-    def test_the_largest_size_is_measured_in_any_case(self, subject: Make) -> None:
-        found = subject("diagnosed.py:ladder", sizes=(8, 4, 2)).diagnose(only_unit_costs=True, budget_s=0.0)
-        assert {cost.micro_batch_size for cost in found.unit_costs} == {8}
-        assert found.sizes_left_out == (4, 2)
+    def test_sizes_that_would_take_longer_are_left_out(self, subject: Make) -> None:
+        made = subject("diagnosed.py:slow_for_many", sizes=(8, 4, 2))
+        found = made.diagnose(only_unit_costs=True, budget_s=20.0)
+        assert {cost.micro_batch_size for cost in found.unit_costs} == {4, 2}
+        assert found.sizes_left_out == (8,)
 
     def test_a_long_list_is_told_by_the_first_middle_and_last_of_each_kind(self, subject: Make) -> None:
         made = subject("diagnosed.py:ladder", {"num_blocks": 20})
         found = saved(made.diagnose(only_unit_costs=True).unit_costs)
         assert sorted(first for action, first, _ in found if action == "block") == [0, 1, 10, 18, 19]
         assert sorted(first for action, first, _ in found if action == "segment") == [0, 2, 10, 16, 18]
+        assert sorted(first for action, first, _ in found if action == "mlp") == [0, 10, 19]

@@ -140,6 +140,18 @@ class Slow(Mlp):
         return super().forward(x)
 
 
+class SlowForMany(Mlp):
+    """Waits a second where the batch has more than four samples."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(1.0 if len(x) > 4 else 0.0)
+        return super().forward(x)
+
+
+def slow_for_many() -> Ladder:
+    return Ladder((AttentionBlock(SlowForMany()) for _ in range(2)), 8)
+
+
 def slow(attn_s: float, mlp_s: float) -> Ladder:
     blocks = [AttentionBlock(Slow(attn_s)) for _ in range(2)]
     for block in blocks:

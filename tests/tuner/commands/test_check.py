@@ -7,13 +7,88 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from simulation import INSPECTION, SHAPE, UNITS, failure, measure, replay
+from simulation import INSPECTION, MIB, SHAPE, UNITS, failure, measure
 
-from runners.trial import ModelInspection, TrialResult, TrialSpec, TrialStatus, Verdict, Verification
+from runners.diagnosis.records import (
+    AttentionUse,
+    Diagnosis,
+    DiagnosisSpec,
+    HeldTensors,
+    ModelHabits,
+    PeakSplit,
+    PlaceMemory,
+    UnitCost,
+)
+from runners.replay_runner import ReplayRunner
+from runners.trial import MemoryByKind, ModelInspection, TrialResult, TrialSpec, TrialStatus, Verdict, Verification
 from search_spaces.model_shape import BlockList, ModelShape
 
 WriteSearch = Callable[..., Path]
 Tune = Callable[..., Result]
+
+
+def memory(**kinds: int) -> MemoryByKind:
+    return MemoryByKind(**{kind: MIB * kinds.get(kind, 0) for kind in MemoryByKind.model_fields})
+
+
+def split(size: int, summary: str, *places: PlaceMemory) -> PeakSplit:
+    kinds = {k: sum(getattr(p.memory_bytes, k) for p in places) for k in MemoryByKind.model_fields}
+    logits = HeldTensors(
+        module="head",
+        stage="after",
+        operator="aten.mm",
+        shape=(2, 16, 1000),
+        dtype="float32",
+        kind="activations",
+        count=1,
+        num_bytes=2 * MIB,
+    )
+    return PeakSplit(
+        policy_summary=summary,
+        micro_batch_size=size,
+        gradient_accumulation_steps=2 // size,
+        peak_memory_bytes=sum(kinds.values()),
+        memory_bytes=MemoryByKind(**kinds),
+        unseen_bytes=0,
+        places=places,
+        held=(logits,),
+    )
+
+
+def block(index: int, kept: int) -> PlaceMemory:
+    return PlaceMemory(blocks="h", block=index, unit="mlp", memory_bytes=memory(parameters=3, activations=kept))
+
+
+HEAD = PlaceMemory(module="head", stage="after", memory_bytes=memory(parameters=4, activations=2))
+
+
+class DiagnosedRunner(ReplayRunner):
+    """Answers every diagnosis with what was recorded of the simulated model."""
+
+    def diagnosis(self, spec: DiagnosisSpec) -> Diagnosis:
+        self.asked = spec
+        return Diagnosis(
+            plain=split(2, "none @2x1", block(0, 7), block(1, 7), HEAD),
+            floors=tuple(split(p.batch.micro_batch_size, p.summary(), block(0, 1), HEAD) for p in spec.floors),
+            habits=ModelHabits(
+                attention=(AttentionUse(kernel="aten.flash", is_fused=True, num_calls=2, modules=("h.0.attn",)),)
+            ),
+            kept_bytes=16 * MIB,
+            unit_costs=(
+                UnitCost(
+                    blocks="h", first=0, last=0, action="mlp", micro_batch_size=2, saved_bytes=MIB, rebuild_time_s=0.004
+                ),
+                UnitCost(
+                    blocks="h",
+                    first=1,
+                    last=1,
+                    action="block",
+                    micro_batch_size=2,
+                    saved_bytes=MIB,
+                    rebuild_time_s=0.002,
+                ),
+            ),
+        )
 
 
 @pytest.fixture
@@ -22,9 +97,10 @@ def check(tune: Tune, write_search: WriteSearch) -> Callable[..., Result]:
         *options: str,
         outcome: Callable[[TrialSpec], TrialResult] = measure,
         inspection: ModelInspection = INSPECTION,
+        runner_type: type[ReplayRunner] = DiagnosedRunner,
         **search: Any,
     ) -> Result:
-        return tune("check", write_search(**search), *options, runner=replay(outcome, inspection=inspection))
+        return tune("check", write_search(**search), *options, runner=runner_type(outcome, inspection=inspection))
 
     return run
 
@@ -32,7 +108,7 @@ def check(tune: Tune, write_search: WriteSearch) -> Callable[..., Result]:
 def test_what_the_model_is_made_of_and_one_plain_step(check: Callable[..., Result], tmp_path: Path) -> None:
     result = check()
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.splitlines() == [
+    assert result.stdout.splitlines()[:11] == [
         "model: Model, 1,000 parameters (ties counted once)",
         "blocks: h, 2 x Block; units: attention = attn, mlp = mlp",
         "  segments: possible",
@@ -43,24 +119,66 @@ def test_what_the_model_is_made_of_and_one_plain_step(check: Callable[..., Resul
         "  buffers                  0 B    0%",
         "  activations         16.0 MiB   62%",
         "  temporary                0 B    0%",
-        "It does not fit into 20.0 MiB. Activations are 62% of the peak, the main use of memory; without them 10.0 MiB "
-        "would remain, so recompute can help.",
+        "",
     ]
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["mlflow.db"], "a check is no study"
+
+
+def test_everything_fits_into_100_columns(check: Callable[..., Result]) -> None:
+    assert max(len(line.rstrip()) for line in check().stdout.splitlines()) <= 100
+
+
+class TestDiagnosis:
+    def test_says_who_holds_the_peak(self, check: Callable[..., Result]) -> None:
+        rows = [line.split() for line in check().stdout.splitlines()]
+        assert ["h,", "all", "2", "6.0", "14.0", "20.0", "77%"] in rows
+        assert ["0-1,", "each", "3.0", "7.0", "10.0", "38%"] in rows, "alike blocks share a row"
+        assert ["head", "4.0", "2.0", "6.0", "23%"] in rows
+        assert ["all", "10.0", "16.0", "26.0", "100%"] in rows
+
+    def test_says_the_floor_at_both_ends_and_what_holds_it(self, check: Callable[..., Result]) -> None:
+        text = " ".join(check().stdout.split())
+        assert "floor at micro-batch 2 x 1: taken to be recompute of every block, as nothing was predicted" in text
+        assert "floor at micro-batch 1 x 2:" in text
+        assert "2.0 MiB head: 2 x 16 x 1000 float32 from aten.mm (activations)" in text
+
+    def test_says_whether_activations_are_the_main_use(self, check: Callable[..., Result]) -> None:
+        assert "Activations are the main use of memory: 62% of the peak." in check().stdout
+
+    def test_says_what_else_helps(self, check: Callable[..., Result]) -> None:
+        text = " ".join(check().stdout.split())
+        assert "states: parameters, gradients and optimizer states are 7.0 MiB, 70% of the floor" in text
+        assert "smaller micro-batch: activations and temporary memory, 16.0 MiB at micro-batch 2" in text
+
+    def test_warns_of_fused_attention(self, check: Callable[..., Result]) -> None:
+        text = " ".join(check().stdout.split())
+        assert "attention: aten.flash, 2 calls (h.0.attn). A fused kernel" in text
+
+    def test_shows_the_best_trade_first(self, check: Callable[..., Result]) -> None:
+        rows = [line.split() for line in check().stdout.splitlines()]
+        best = rows.index(["1", "block", "1.0", "MiB", "2.00", "ms", "512.0", "KiB"])
+        assert rows[best + 1] == ["0", "mlp", "1.0", "MiB", "4.00", "ms", "256.0", "KiB"]
+
+    def test_without_one_the_trial_alone_is_told(self, check: Callable[..., Result]) -> None:
+        result = check(runner_type=ReplayRunner)
+        assert result.exit_code == 0
+        assert result.stdout.splitlines()[-2:] == [
+            "diagnosis: none, no diagnosis was recorded",
+            "It does not fit into 20.0 MiB. Activations are 62% of the peak; without them 10.0 MiB would remain, so "
+            "recompute can help.",
+        ]
 
 
 @pytest.mark.parametrize(
     "cap, verdict",
     [
         ("30MiB", "It fits into 30.0 MiB without recompute; recompute could only make room for something larger."),
-        (
-            "9MiB",
-            "It does not fit into 9.0 MiB, and would not even without any activations (10.0 MiB): recompute alone",
-        ),
+        ("20MiB", "It does not fit into 20.0 MiB; with recompute it can, down to 10.0 MiB."),
+        ("9MiB", "It does not fit into 9.0 MiB, and no placement of this search does: the floor is 10.0 MiB."),
     ],
 )
 def test_whether_recompute_can_help(check: Callable[..., Result], cap: str, verdict: str) -> None:
-    assert check(memory_cap=cap).stdout.splitlines()[-1].startswith(verdict)
+    assert verdict in " ".join(check(memory_cap=cap).stdout.split())
 
 
 def test_the_largest_micro_batch_that_runs_is_shown(check: Callable[..., Result]) -> None:
@@ -72,6 +190,18 @@ def test_the_largest_micro_batch_that_runs_is_shown(check: Callable[..., Result]
     result = check(outcome=outcome)
     assert result.exit_code == 0
     assert "plain step at micro-batch 1 x 2: 1.5 s" in result.stdout
+
+
+def test_sizes_above_the_one_that_runs_are_not_asked_for(tune: Tune, write_search: WriteSearch) -> None:
+    def outcome(spec: TrialSpec) -> TrialResult:
+        if spec.policy.batch.micro_batch_size == 2:
+            return failure(0, TrialStatus.OUT_OF_MEMORY, "no room")
+        return measure(spec)
+
+    runner = DiagnosedRunner(outcome, inspection=INSPECTION)
+    tune("check", write_search(), runner=runner)
+    assert runner.asked.choices.micro_batch_sizes == (1,)
+    assert [policy.summary() for policy in runner.asked.floors] == ["block @1x2"]
 
 
 def test_a_model_that_does_not_train(check: Callable[..., Result]) -> None:
@@ -92,6 +222,11 @@ def test_json_is_one_document_and_nothing_else(check: Callable[..., Result]) -> 
     data = json.loads(result.stdout)
     assert data["inspection"]["shape"]["block_lists"][0]["path"] == "h"
     assert data["baseline"]["status"] == "COMPLETED"
+    assert data["memory_cap_bytes"] == 20 * MIB
+    diagnosis = Diagnosis.model_validate(data["diagnosis"])
+    assert diagnosis.plain is not None
+    assert [floor.micro_batch_size for floor in diagnosis.floors] == [2, 1]
+    assert len(diagnosis.unit_costs) == 2
 
 
 def test_aliases_refusals_and_notes_are_said(check: Callable[..., Result]) -> None:

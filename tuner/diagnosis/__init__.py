@@ -1,0 +1,1 @@
+"""What `tune check` says: from a diagnosis to sentences and tables."""
