@@ -149,14 +149,26 @@ def export(
     output: Annotated[
         Optional[Path], typer.Option("--output", "-o", help="File to write; default is standard output.")  # noqa: UP045  # as above
     ] = None,
+    into: Annotated[
+        Optional[Path],  # noqa: UP045  # as above
+        typer.Option("--into", metavar="FILE", help="Your own YAML, TOML, JSON or launch script to set the keys in."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --into: show the change, write nothing.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Write a measured policy as a training config."""
+    """Write a measured policy as a training config, or set its keys in a config that you have."""
     from tuner.commands.export import ExportOptions, export_command
 
     options = ExportOptions(
-        trial=trial, memory_cap=memory_cap, output=output, stack_version=stack_version, through_python=through_python
+        trial=trial,
+        memory_cap=memory_cap,
+        output=output,
+        stack_version=stack_version,
+        through_python=through_python,
+        into=into,
+        dry_run=dry_run,
     )
-    end_with(lambda: export_command(study, export_format, options, output_dir=output_dir))
+    end_with(lambda: export_command(study, export_format, options, output_dir=output_dir, as_json=as_json))
 
 
 @app.command()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from search_spaces.whole_file import write_whole
+from tuner.commands.export_into import export_into
 from tuner.console import EXIT_DONE, err_console, show_text
 from tuner.export.base import Exporter, ExportError
 from tuner.export.choose_trial import choose_trial
@@ -28,6 +30,8 @@ class ExportOptions:
         output: File to write; None is standard output.
         stack_version: Of the stack to write for; None takes the newest.
         through_python: Whether training code will use `tuner.integrations`.
+        into: The user's own config or launch script, whose keys are set.
+        dry_run: Whether that file is only compared.
     """
 
     trial: int | None = None
@@ -35,13 +39,16 @@ class ExportOptions:
     output: Path | None = None
     stack_version: str | None = None
     through_python: bool = False
+    into: Path | None = None
+    dry_run: bool = False
 
 
-def export_command(study: str, export_format: str, options: ExportOptions, *, output_dir: Path) -> int:
-    """Writes the config to a file or to standard output; gives back the exit code."""
+def export_command(
+    study: str, export_format: str, options: ExportOptions, *, output_dir: Path, as_json: bool = False
+) -> int:
+    """Writes the config to a file or to standard output, or into the user's own; gives back the exit code."""
     exporter = _exporter(export_format)
-    if options.trial is not None and options.memory_cap is not None:
-        raise ExportError(f"--trial is {options.trial} and --memory-cap is {options.memory_cap}; name one of the two")
+    _refuse_contradictions(options)
     version = choose_version(exporter, options.stack_version)
     _, results = find_study(study, output_dir=output_dir)
     chosen = choose_trial(results, number=options.trial, memory_cap_bytes=_bytes(options.memory_cap))
@@ -50,17 +57,44 @@ def export_command(study: str, export_format: str, options: ExportOptions, *, ou
     warning = installed_misfit(version)
     if warning is not None:
         err_console.print(warning, soft_wrap=True)
-    if options.output is None:
+    document: dict[str, object] = {
+        "format": exporter.name,
+        "stack_version": version.name,
+        "trial": chosen.number,
+        "policy_key": chosen.policy_key,
+        "settings": exporter.settings(chosen.to_policy(), context),
+    }
+    if options.into is not None:
+        document |= export_into(options.into, exporter, chosen, context, dry_run=options.dry_run)
+    elif options.output is not None:
+        _write(options.output, text)
+        err_console.print(
+            f"trial {chosen.number} ({chosen.policy_summary}) written to {options.output}", soft_wrap=True
+        )
+        document |= {"file": str(options.output)}
+    elif not as_json:
         show_text(text)
-        return EXIT_DONE
+    if as_json:
+        show_text(json.dumps({**document, "text": text}, indent=2))
+    return EXIT_DONE
+
+
+def _refuse_contradictions(options: ExportOptions) -> None:
+    if options.trial is not None and options.memory_cap is not None:
+        raise ExportError(f"--trial is {options.trial} and --memory-cap is {options.memory_cap}; name one of the two")
+    if options.into is not None and options.output is not None:
+        raise ExportError(f"--into is {options.into} and --output is {options.output}; name one of the two")
+    if options.dry_run and options.into is None:
+        raise ExportError("--dry-run goes with --into, which is not given; name the file to compare")
+
+
+def _write(path: Path, text: str) -> None:
     try:
-        write_whole(options.output, text)
+        write_whole(path, text)
     except OSError as error:
         raise ExportError(
-            f"--output is {options.output}, which cannot be written: {error.strerror}; name another file"
+            f"--output is {path}, which cannot be written: {error.strerror}; name another file"
         ) from error
-    err_console.print(f"trial {chosen.number} ({chosen.policy_summary}) written to {options.output}", soft_wrap=True)
-    return EXIT_DONE
 
 
 def _exporter(name: str) -> Exporter:

@@ -32,6 +32,8 @@ class StackVersion:
         until: First release that is written otherwise; None has no end.
         by_release: Whether a release given to ``--stack-version`` finds this entry through ``since`` and ``until``;
             False for a variant that is named explicitly.
+        pipeline_key: Key, dotted, of the number of pipeline stages, in each of which the stack counts blocks anew; None
+            where it has none.
         command_line: How the settings are spelled as arguments in a launch script; None where no script takes them.
     """
 
@@ -41,6 +43,7 @@ class StackVersion:
     since: str | None = None
     until: str | None = None
     by_release: bool = True
+    pipeline_key: str | None = None
     command_line: CommandLine | None = None
 
 

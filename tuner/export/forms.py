@@ -115,6 +115,12 @@ def first_misfit(policy: RecomputePolicy, forms: Sequence[Form], lists: BlockLis
     raise AssertionError("a form fits at most all blocks")
 
 
+def depends_on_position(layout: Layout) -> bool:
+    """Whether it matters which block is which: false where all are treated alike, each on its own."""
+    actions = {action for cells in layout for action, _, _ in cells}
+    return len(actions) > 1 or SEGMENT in actions
+
+
 def one_list(form: ListedForm) -> ListedForm:
     """The form, for models with a single list of blocks only."""
 

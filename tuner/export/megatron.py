@@ -8,6 +8,7 @@ from tuner.export.command_line import CommandLine
 from tuner.export.forms import Form
 from tuner.export.megatron_arguments import (
     CONTRADICTING_ARGUMENTS,
+    PIPELINE_STAGES,
     batch_arguments,
     megatron_forms,
     megatron_notes,
@@ -26,18 +27,24 @@ _BRIDGE = "bridge"
 _SHORTER_LAST_SEGMENT = ("0.20", "0.20-yaml", _BRIDGE)
 
 
+def _arguments(name: str, covers: str, *, since: str, until: str) -> StackVersion:
+    return StackVersion(name, covers, _PACKAGE, since, until, pipeline_key=PIPELINE_STAGES, command_line=_COMMAND_LINE)
+
+
+def _yaml(name: str, covers: str, package: str, *, section: str = "") -> StackVersion:
+    return StackVersion(name, covers, package, by_release=False, pipeline_key=section + PIPELINE_STAGES)
+
+
 class MegatronExporter:
     """The names are those of Megatron's config fields; on a command line they are written with dashes."""
 
     name = "megatron"
     versions: tuple[StackVersion, ...] = (
-        StackVersion(
-            "0.16", "Megatron-LM with core 0.12 to 0.16", _PACKAGE, "0.12", "0.17", command_line=_COMMAND_LINE
-        ),
-        StackVersion("0.20", "Megatron-LM with core 0.20", _PACKAGE, "0.20", "0.21", command_line=_COMMAND_LINE),
-        StackVersion("0.16-yaml", "the same arguments of core 0.12 to 0.16 as YAML", _PACKAGE, by_release=False),
-        StackVersion("0.20-yaml", "the same arguments of core 0.20 as YAML", _PACKAGE, by_release=False),
-        StackVersion(_BRIDGE, "Megatron-Bridge 0.7, as YAML", "megatron-bridge", by_release=False),
+        _arguments("0.16", "Megatron-LM with core 0.12 to 0.16", since="0.12", until="0.17"),
+        _arguments("0.20", "Megatron-LM with core 0.20", since="0.20", until="0.21"),
+        _yaml("0.16-yaml", "the same arguments of core 0.12 to 0.16 as YAML", _PACKAGE),
+        _yaml("0.20-yaml", "the same arguments of core 0.20 as YAML", _PACKAGE),
+        _yaml(_BRIDGE, "Megatron-Bridge 0.7, as YAML", "megatron-bridge", section="model."),
     )
     header_syntax: HeaderSyntax = "hash"
 

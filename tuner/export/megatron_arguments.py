@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from search_spaces.model_shape import BlockList
 from search_spaces.policy import BLOCK, NONE, SEGMENT, RecomputePolicy
@@ -21,6 +20,7 @@ from tuner.export.forms import (
     SEGMENTS,
     Cell,
     Form,
+    depends_on_position,
     every_unit,
     layout_of,
     one_list,
@@ -32,6 +32,8 @@ _MLP = "mlp"
 #: Names of classes whose MLP is a mixture of experts, which the module ``mlp`` leaves alone.
 _EXPERTS = re.compile("moe|mixtral|expert", re.IGNORECASE)
 
+#: Divides the model into stages, in each of which blocks are counted anew.
+PIPELINE_STAGES = "pipeline_model_parallel_size"
 #: Arguments that contradict a measured policy wherever a user's file has them.
 CONTRADICTING_ARGUMENTS = (
     # Lowers the batch silently where it does not divide.
@@ -54,7 +56,7 @@ def megatron_forms(context: ExportContext, *, shorter_last_segment: bool) -> tup
     """
     segments = SEGMENTS if shorter_last_segment else EQUAL_SEGMENTS
     mlps = () if any(map(_has_experts, context.block_lists)) else (every_unit(_MLP),)
-    return (NOTHING, EVERY_BLOCK, one_list(FIRST_BLOCKS), replace(segments, text=f"{segments.text} of a stage"), *mlps)
+    return (NOTHING, EVERY_BLOCK, one_list(FIRST_BLOCKS), segments, *mlps)
 
 
 def rng_conflict(policy: RecomputePolicy) -> Refusal | None:
@@ -95,7 +97,8 @@ def megatron_notes(policy: RecomputePolicy, context: ExportContext) -> Iterator[
         f"the data-parallel degree (devices / tensor / pipeline / context parallel) must be "
         f"{batch.data_parallel_degree}; {batch.gradient_accumulation_steps} micro-batches per step follow from it"
     )
-    yield "for pipeline_model_parallel_size 1: with more stages these arguments count within each stage"
+    if depends_on_position(layout_of(policy, context.block_lists)):
+        yield f"for {PIPELINE_STAGES} 1: with more stages these arguments count within each stage"
     yield from autocast_note(context, bfloat16="bf16", float16="fp16")
     if policy.recomputes:
         yield "rng: RNG state is always kept, as in the trial"

@@ -15,6 +15,7 @@ from tuner.export.command_line import CommandLine
 from tuner.export.forms import ANY_BLOCKS, ANY_WITHOUT_SEGMENTS, Form, layout_of
 from tuner.export.megatron_arguments import (
     CONTRADICTING_ARGUMENTS,
+    PIPELINE_STAGES,
     batch_arguments,
     megatron_forms,
     megatron_notes,
@@ -60,6 +61,7 @@ class MindSpeedExporter:
             "megatron",
             "MindSpeed 26.0 and 26.1 in Megatron mode (core 0.12.1)",
             by_release=False,
+            pipeline_key=PIPELINE_STAGES,
             command_line=CommandLine(separator="-", booleans="switch"),
         ),
         StackVersion(_LLM, "MindSpeed-LLM with FSDP2 (FSDPTurbo)", by_release=False),

@@ -7,6 +7,7 @@ from tuner.export.base import ExportContext, HeaderSyntax, Refusal, StackVersion
 from tuner.export.forms import ANY_BLOCKS, Form, first_misfit, layout_of
 from tuner.export.megatron_arguments import (
     CONTRADICTING_ARGUMENTS,
+    PIPELINE_STAGES,
     batch_arguments,
     megatron_forms,
     megatron_notes,
@@ -24,7 +25,12 @@ class PrimusExporter:
 
     name = "primus"
     versions: tuple[StackVersion, ...] = (
-        StackVersion("megatron", "AMD Primus, Megatron backend, as of August 2026", by_release=False),
+        StackVersion(
+            "megatron",
+            "AMD Primus, Megatron backend, as of August 2026",
+            by_release=False,
+            pipeline_key=".".join((*_SECTION, PIPELINE_STAGES)),
+        ),
     )
     header_syntax: HeaderSyntax = "hash"
 

@@ -29,15 +29,19 @@ _RNG_OFF = ("0.2.0", "0.1")
 _BATCH_IN_TOKENS = "tokens"
 
 
+def _toml(name: str, covers: str, *, since: str, until: str) -> StackVersion:
+    return StackVersion(name, covers, _PACKAGE, since, until, pipeline_key="parallelism.pipeline_parallel_degree")
+
+
 class TorchtitanExporter:
     """Batch keys are the micro-batch and the global batch: accumulation is derived, no key takes it."""
 
     name = "torchtitan"
     versions: tuple[StackVersion, ...] = (
         StackVersion("0.3", "torchtitan 0.3", _PACKAGE, since="0.3", until="0.4"),
-        StackVersion("0.2.2", "torchtitan 0.2.1 and 0.2.2", _PACKAGE, since="0.2.1", until="0.3"),
-        StackVersion("0.2.0", "torchtitan 0.2.0", _PACKAGE, since="0.2", until="0.2.1"),
-        StackVersion("0.1", "torchtitan 0.1", _PACKAGE, since="0.1", until="0.2"),
+        _toml("0.2.2", "torchtitan 0.2.1 and 0.2.2", since="0.2.1", until="0.3"),
+        _toml("0.2.0", "torchtitan 0.2.0", since="0.2", until="0.2.1"),
+        _toml("0.1", "torchtitan 0.1", since="0.1", until="0.2"),
         StackVersion(
             _BATCH_IN_TOKENS, "torchtitan after 0.3, where batches are given in tokens", _PACKAGE, by_release=False
         ),
