@@ -92,6 +92,9 @@ REPORT_FILE = "report.html"
 SEARCH_FILE = "search.yaml"
 TRIALS_FILE = "trials.json"
 
+#: Folder of the timelines.
+TIMELINES = "timeline"
+
 # Artifacts of a trial.
 DETAIL_FILE = "detail.txt"
 
@@ -99,3 +102,8 @@ DETAIL_FILE = "detail.txt"
 def placement_param(block_list: str) -> str:
     """Parameter with the short form of what one list of blocks recomputes."""
     return f"placement.{block_list}"
+
+
+def timeline_file(step: str, extension: str) -> str:
+    """Artifact of a study with the timeline of one of its steps, for example of its ``winner``."""
+    return f"{TIMELINES}/{step}.{extension}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from mlflow_config.settings import TrackingSettings, tracking_settings
 from runners.local_inspector import LocalInspector
 from runners.ray_runner import RayRunner, RayRunnerOptions
+from runners.step_timeline.records import StepTimelineSpec
 from runners.trial import DryRunSpec, InspectionSpec, MeasurementSpec, ModelInspection, TrialSpec, WorkloadSpec
 from search_spaces.choices import SearchChoices, every_micro_batch_size
 from search_spaces.policy import RecomputePolicy
@@ -70,6 +71,25 @@ def dry_run_spec(
         workload=workload_spec(config),
         choices=choices,
         policies=tuple(policies),
+        timeout_s=config.runner.trial_timeout_s,
+    )
+
+
+def step_timeline_spec(
+    config: SearchConfig,
+    inspection: ModelInspection,
+    policies: Sequence[RecomputePolicy],
+    *,
+    num_blocks: int | None,
+) -> StepTimelineSpec:
+    """Asks for the timeline of one step under each of the policies, of which the first one has to fit."""
+    first, *also = policies
+    return StepTimelineSpec(
+        workload=workload_spec(config),
+        policy=first,
+        also=tuple(also),
+        shape=inspection.shape,
+        num_blocks=num_blocks,
         timeout_s=config.runner.trial_timeout_s,
     )
 

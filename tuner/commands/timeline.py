@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.text import Text
 
 from runners.base import TrialRunner
-from runners.step_timeline.records import StepTimeline, StepTimelineSpec, TracedStep
+from runners.step_timeline.records import StepTimeline, TracedStep
 from runners.trial import ModelInspection
 from search_spaces.choices import SearchChoices
 from search_spaces.policy import BatchShape, PolicyError, RecomputePolicy
@@ -128,7 +128,7 @@ def _plain(
     shapes = choices.batches if shape is None else (shape,)
     for plain in map(RecomputePolicy, shapes):
         logger.info("tracing one step of %s", plain.summary())
-        answer = runner.step_timeline(_spec(config, inspection, (plain,), num_blocks))
+        answer = runner.step_timeline(assemble.step_timeline_spec(config, inspection, (plain,), num_blocks=num_blocks))
         if answer.failure is not None or answer.steps[0].failure is None:
             break
     return answer
@@ -144,26 +144,15 @@ def _beside_plain(
     """A step under the policy, and a plain one at the same micro-batch where that one fits."""
     plain = RecomputePolicy(policy.batch)
     logger.info("tracing one step of %s, and one of %s", policy.summary(), plain.summary())
-    answer = runner.step_timeline(_spec(config, inspection, (policy, plain), num_blocks))
+    answer = runner.step_timeline(
+        assemble.step_timeline_spec(config, inspection, (policy, plain), num_blocks=num_blocks)
+    )
     if answer.failure is None:
         return answer
     # What ended the worker may have been the plain step, of which nobody asked that it fits.
     logger.warning("%s; tracing the policy's step alone", answer.failure)
-    return runner.step_timeline(_spec(config, inspection, (policy,), num_blocks))
-
-
-def _spec(
-    config: SearchConfig, inspection: ModelInspection, policies: Sequence[RecomputePolicy], num_blocks: int | None
-) -> StepTimelineSpec:
-    first, *also = policies
-    return StepTimelineSpec(
-        workload=assemble.workload_spec(config),
-        policy=first,
-        also=tuple(also),
-        shape=inspection.shape,
-        num_blocks=num_blocks,
-        timeout_s=config.runner.trial_timeout_s,
-    )
+    alone = assemble.step_timeline_spec(config, inspection, (policy,), num_blocks=num_blocks)
+    return runner.step_timeline(alone)
 
 
 def _write(
