@@ -6,6 +6,7 @@ Colors are names of the page's CSS variables, so that the page decides them, by 
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -309,10 +310,13 @@ def _drawn(points: Sequence[FrontPoint], kind: FrontKind) -> Sequence[FrontPoint
 
 
 def _front_line(front: Sequence[FrontPoint]) -> go.Scatter:
-    # With this much memory, the fastest measured placement that fits is the last point to the left: a staircase.
+    # With this much memory, the fastest measured placement that fits is the last point to the left: a staircase. A
+    # winner by a tie may lie below it.
+    fastest_so_far = itertools.accumulate((point.speed for point in front), max)
+    steps = [point for point, fastest in zip(front, fastest_so_far, strict=True) if point.speed == fastest]
     return go.Scatter(
-        x=[point.peak_memory for point in front],
-        y=[point.speed for point in front],
+        x=[point.peak_memory for point in steps],
+        y=[point.speed for point in steps],
         mode="lines",
         line={"color": _LOOKS[FrontKind.FRONT].color, "width": 2, "shape": "hv"},
         hoverinfo="skip",

@@ -177,6 +177,12 @@ def test_front_line_is_a_staircase_through_the_front() -> None:
     assert (line.mode, line.line.shape, list(line.x), list(line.y)) == ("lines", "hv", [1.0, 3.0], [2000.0, 3000.0])
 
 
+def test_a_winner_by_a_tie_does_not_bend_the_front_line_down() -> None:
+    ahead = replace(_FRONT, number=8, peak_memory_bytes=2 * GIB, tokens_per_second=3100.0)
+    line = draw_front(front_points([_FRONT, ahead, _BEST], CAP)).data[0]
+    assert (list(line.x), list(line.y)) == ([1.0, 2.0], [2000.0, 3100.0])
+
+
 def test_names_of_the_user_are_text_and_never_markup() -> None:
     trial = replace(_TRIAL, policy_summary="<img src=x>: mlp @2x4", is_baseline=True)
     (markers,) = [trace for trace in draw_front(front_points([trial], CAP)).data if trace.mode == "markers"]

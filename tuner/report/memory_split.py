@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from runners.trial import MemoryByKind
 from tuner.memory_size import format_bytes
+from tuner.predicted_text import measured_peak
 from tuner.report.stacked_bars import BarContent, Part, StackedBars, stack_bars
 from tuner.report.telling_trials import compared_and_front
 from tuner.results import StudyResults, TrialRecord
@@ -23,7 +24,7 @@ _HUES = {
 def memory_split(results: StudyResults, summary: StudySummary) -> StackedBars | None:
     """Bars of the kinds of memory with the cap as a line; None where no such trial has them."""
     contents = [
-        BarContent(f"{telling.title}, trial {telling.trial.number}", telling.trial.policy_summary, parts)
+        BarContent(telling.numbered_title, telling.trial.policy_summary, measured_peak(telling.trial), parts)
         for telling in compared_and_front(results, summary)
         if (parts := _parts(telling.trial))
     ]

@@ -17,6 +17,8 @@ from tuner.summary import ratio_text, spread_ratio
 
 #: So many points a line can show on a wide screen.
 _MAX_LINE_POINTS = 500
+#: So many whole numbers have room below a narrow figure.
+_FEW_TRIALS = 10
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ def _playoff_row(playoff: Playoff, trial: TrialRecord, winner: TrialRecord, step
         text = ratio_text(ratio)
         outcome = "tie: no difference beyond the spread" if ratio.is_tie else "slower" if ratio.value > 1 else "faster"
         if not trial.feasible:
-            outcome += f", but {trial.infeasible_reason}"
+            outcome += f"; not feasible: {trial.infeasible_reason}"
         elif outcome == "faster":
             outcome += ", but the winner ties with the fastest and takes less memory or is simpler"
     return PlayoffRow(trial.number, trial.policy_summary, format_step_time(step_time_s), text, outcome)
@@ -143,7 +145,9 @@ def _over_trials(
         )
     )
     figure.update_layout(showlegend=False, hovermode="closest", margin={"l": 60, "r": 20, "t": 10, "b": 50})
-    figure.update_xaxes(title="trial", rangemode="tozero", tickformat=",d")
+    # Of a few trials plotly would mark halves.
+    few = {"tick0": 0, "dtick": 1} if max(trial.number for trial in trials) < _FEW_TRIALS else {}
+    figure.update_xaxes(title="trial", rangemode="tozero", tickformat=",d", **few)
     figure.update_yaxes(title=title, rangemode="tozero")
     return figure
 

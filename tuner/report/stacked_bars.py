@@ -66,10 +66,15 @@ class StackedBars:
 
 @dataclass(frozen=True)
 class BarContent:
-    """A bar before it is brought to scale."""
+    """A bar before it is brought to scale.
+
+    Attributes:
+        total: What the whole was measured as, which the parts may miss by their own imprecision.
+    """
 
     title: str
     subtitle: str
+    total: str
     parts: tuple[Part, ...]
 
 
@@ -106,4 +111,4 @@ def _bar(content: BarContent, total: float, scale: float, text: Callable[[float]
             tip = f"{part.name} {text(part.amount)}, {part.amount / total:.0%}"
             label = text(part.amount) if width_pct >= _LEAST_LABELLED_PCT else ""
             parts.append(BarPart(part.hue, width_pct, tip, label, width_pct >= _LEAST_LABELLED_ANYWHERE_PCT))
-    return Bar(content.title, content.subtitle, text(total), tuple(parts))
+    return Bar(content.title, content.subtitle, content.total, tuple(parts))

@@ -31,6 +31,11 @@ class TellingTrial:
         text = ", ".join(self.roles)
         return text[0].upper() + text[1:]
 
+    @property
+    def numbered_title(self) -> str:
+        """``Winner, every block recomputed, trial 7``."""
+        return f"{self.title}, trial {self.trial.number}"
+
 
 def compared_trials(summary: StudySummary) -> list[TellingTrial]:
     """The winner, and those that it is compared with; each trial once, those that were not measured left out."""

@@ -15,11 +15,15 @@ _NOTABLE_REST_RATIO = 0.01
 def time_split(results: StudyResults, summary: StudySummary) -> StackedBars | None:
     """Bars of forward, backward, recompute and optimizer; None where no such trial has them."""
     contents = [
-        BarContent(f"{telling.title}, trial {telling.trial.number}", telling.trial.policy_summary, parts)
+        BarContent(telling.numbered_title, telling.trial.policy_summary, _total(telling.trial), parts)
         for telling in compared_and_front(results, summary)
         if (parts := _parts(telling.trial))
     ]
     return stack_bars(contents, text=format_step_time) if contents else None
+
+
+def _total(trial: TrialRecord) -> str:
+    return "" if trial.step_time_s is None else format_step_time(trial.step_time_s)
 
 
 def _parts(trial: TrialRecord) -> tuple[Part, ...]:

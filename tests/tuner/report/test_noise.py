@@ -31,8 +31,10 @@ def test_steps_spread_and_drift_over_all_trials() -> None:
 
 def test_the_reference_is_drawn_from_trial_to_trial() -> None:
     trials = results_of(trial(0), trial(1, "block", reference_step_time_s=3.0), trial(2, "mlp")).trials
-    (trace,) = content(drift_figure(trials))["data"]
+    drawn = content(drift_figure(trials))
+    (trace,) = drawn["data"]
     assert (trace["x"], trace["y"]) == ([0, 1, 2], [1.5, 3.0, 1.5])
+    assert drawn["layout"]["xaxis"]["dtick"] == 1, "there is no trial 1.5"
     assert trace["text"][1] == "<b>trial 1</b><br>reference step 3.00 s<br>2026-01-02T03:04:05+00:00"
     assert drift_figure(trials[:1]) is None, "one point shows no drift"
 
@@ -61,7 +63,7 @@ def test_the_playoff_says_who_ties_and_why_a_faster_one_lost() -> None:
     results = results_of(trial(0), trial(1, "block"), trial(2, "mlp"), trial(3, "block", 1), playoff=playoff)
     rows = {row.number: (row.winner_ratio, row.outcome) for row in playoff_rows(results)}
     assert rows == {
-        0: ("0.50x +-0.00", "faster, but its peak is 30.0% over the cap"),
+        0: ("0.50x +-0.00", "faster; not feasible: its peak is 30.0% over the cap"),
         1: ("", "winner"),
         2: ("1.00x +-0.01", "tie: no difference beyond the spread"),
         3: ("2.00x +-0.00", "slower"),

@@ -6,7 +6,9 @@ from tuner.report.stacked_bars import BarContent, Part, StackedBars, stack_bars
 
 
 def stacked(*amounts: tuple[float, float], mark: float | None = None) -> StackedBars:
-    contents = [BarContent("bar", "", (Part("a", "sky", a), Part("b", "rose", b))) for a, b in amounts]
+    contents = [
+        BarContent("bar", "", f"{a + b:g} s in all", (Part("a", "sky", a), Part("b", "rose", b))) for a, b in amounts
+    ]
     return stack_bars(contents, text=lambda amount: f"{amount:g} s", mark=mark, mark_label="cap")
 
 
@@ -14,7 +16,7 @@ def test_all_bars_are_on_one_scale() -> None:
     long, short = stacked((60.0, 40.0), (10.0, 0.0)).bars
     assert [part.width_pct for part in long.parts] == [pytest.approx(60 / 1.02), pytest.approx(40 / 1.02)]
     assert [part.width_pct for part in short.parts] == [pytest.approx(10 / 1.02)], "nothing has no part"
-    assert (long.total, short.total) == ("100 s", "10 s")
+    assert (long.total, short.total) == ("100 s in all", "10 s in all")
 
 
 def test_a_mark_beyond_all_bars_is_still_within_the_scale() -> None:
