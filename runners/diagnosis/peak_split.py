@@ -40,8 +40,8 @@ class _Row:
     stage: Stage | None = None
 
 
-#: What the step holds without the model: its inputs, and what no operator has returned.
-_STEP = _Row(stage="step")
+#: What the step holds without the model: its inputs and what no operator has returned, and what its update makes.
+_STEP, _UPDATE = _Row(stage="step"), _Row(stage="update")
 
 
 def split_peak(rig: Rig, session: WorkerSession, places: Places, policy: RecomputePolicy) -> PeakSplit:
@@ -103,8 +103,7 @@ class _FollowedStep:
                     row = _STEP if place is None else self._row(place, 0)
                     rows.setdefault(row, Counter())[kind] += storage.nbytes()
         for each in self._alive:
-            row = self._row(each.place, each.num_block_calls)
-            rows.setdefault(row, Counter())[self._kind_of(each)] += each.num_bytes
+            rows.setdefault(self._row_of(each), Counter())[self._kind_of(each)] += each.num_bytes
         in_order = sorted(rows, key=self._order)
         return {row: rows[row] for row in in_order if rows[row].total()}
 
@@ -112,9 +111,10 @@ class _FollowedStep:
         """What the step has made and still holds, alike tensors together, the largest first."""
         groups: dict[tuple[Any, ...], list[LoggedStorage]] = {}
         for each in self._alive:
-            stage = self._row(each.place, each.num_block_calls).stage
+            stage = self._row_of(each).stage
+            module = "" if stage == "update" else each.place.module
             dtype = str(each.dtype).removeprefix("torch.")
-            key = (each.place.module, stage, each.operator, each.shape, dtype, self._kind_of(each))
+            key = (module, stage, each.operator, each.shape, dtype, self._kind_of(each))
             groups.setdefault(key, []).append(each)
         names = ("module", "stage", "operator", "shape", "dtype", "kind")
         held = [
@@ -148,6 +148,9 @@ class _FollowedStep:
         path = tensor_name.rpartition(".")[0]
         return self._first_places.get(path) or self._places.at(path)
 
+    def _row_of(self, each: LoggedStorage) -> _Row:
+        return _UPDATE if each.phase is Phase.OPTIMIZER else self._row(each.place, each.num_block_calls)
+
     def _row(self, place: Place, num_block_calls: int) -> _Row:
         if place.blocks is not None:
             return _Row(place.blocks, place.block, place.unit)
@@ -165,7 +168,7 @@ class _FollowedStep:
         """As forward runs: what comes before the blocks, the lists with what lies between them, the rest."""
         if row.blocks is not None and row.block is not None:
             return 1, self._places.list_paths.index(row.blocks), row.block, row.unit or "~"
-        ranks = {"before": 0, "between": 1, "after": 2, "step": 3}
+        ranks = {"before": 0, "between": 1, "after": 2, "update": 3, "step": 4}
         rank = ranks[row.stage or "before"]
         # The model's own code stands where most of it runs: first before the blocks, last after them.
         position = self._outside.rank(row.module) if row.module else 0 if rank == 0 else self._outside.num_modules

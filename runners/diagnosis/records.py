@@ -9,9 +9,9 @@ from runners.trial import Answer, MemoryByKind, QuestionSpec, Record, WorkloadSp
 from search_spaces.choices import SearchChoices
 from search_spaces.policy import RecomputePolicy
 
-#: Where in the forward pass something outside of blocks runs, or that it is the step's own: its inputs, and what no
-#: operator has made.
-Stage = Literal["before", "between", "after", "step"]
+#: Where in the forward pass something outside of blocks runs; the optimizer's update; or that it is the step's own: its
+#: inputs, and what no operator has made.
+Stage = Literal["before", "between", "after", "update", "step"]
 
 
 class DiagnosisSpec(QuestionSpec):
@@ -115,6 +115,7 @@ class PeakSplit(Record):
         places: In the order of the model; add up to the peak.
         held: Made by the step and alive at that moment, the largest first.
         predicted_peak_bytes: From a dry run; None where there is none.
+        lowest_among: Which placements that prediction is the lowest of; None where nothing was predicted.
     """
 
     policy_summary: str
@@ -126,6 +127,7 @@ class PeakSplit(Record):
     places: tuple[PlaceMemory, ...]
     held: tuple[HeldTensors, ...]
     predicted_peak_bytes: int | None = None
+    lowest_among: Literal["all placements", "one action on all blocks"] | None = None
 
 
 class AttentionUse(Record):

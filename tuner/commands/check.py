@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -78,7 +78,11 @@ def _diagnosis(
     """The plain step and the floors at its size and at the smallest, with what was predicted of the floors."""
     dry_run = runner.dry_run(assemble.dry_run_spec(config, choices))
     shapes = dict.fromkeys((plain.policy.batch, choices.batches[-1]))
-    floors = least_memory(choices, dry_run, shapes, cap_bytes=cap_bytes)
+
+    def dry_run_peaks(policies: Sequence[RecomputePolicy]) -> Sequence[int]:
+        return runner.dry_run(assemble.dry_run_spec(config, policies=policies)).peaks_bytes
+
+    floors = least_memory(choices, dry_run, shapes, cap_bytes=cap_bytes, dry_run_peaks=dry_run_peaks)
     sizes = tuple(size for size in choices.micro_batch_sizes if size <= plain.policy.batch.micro_batch_size)
     diagnosis = runner.diagnosis(
         DiagnosisSpec(
@@ -92,7 +96,9 @@ def _diagnosis(
     if diagnosis.failure is not None:
         return diagnosis
     predicted = (
-        split.model_copy(update={"predicted_peak_bytes": floor.predicted_peak_bytes})
+        split.model_copy(
+            update={"predicted_peak_bytes": floor.predicted_peak_bytes, "lowest_among": floor.lowest_among}
+        )
         for split, floor in zip(diagnosis.floors, floors, strict=True)
     )
     return diagnosis.model_copy(update={"floors": tuple(predicted)})
@@ -125,11 +131,13 @@ def _report(
         yield from _short_verdict(result, cap_bytes)
         return
     yield ""
-    yield place_table(plain)
+    unit = format_bytes(plain.peak_memory_bytes).split()[-1]
+    yield f"Who holds the peak, in {unit}:"
+    yield place_table(plain, unit)
     yield from map(_wrapped, main_consumer_text(plain, diagnosis.kept_bytes))
     yield from map(_wrapped, floor_text(diagnosis.floors))
     yield _wrapped(verdict_text(plain, diagnosis.floors, cap_bytes))
-    remedies = list(remedies_text(plain, diagnosis.floors, choices.batches[-1].micro_batch_size))
+    remedies = list(remedies_text(plain, diagnosis.floors))
     if remedies:
         yield "What helps besides recompute:"
         yield from (_wrapped(f"  {remedy}") for remedy in remedies)
@@ -142,10 +150,13 @@ def _report(
 def _ablation(diagnosis: Diagnosis) -> Iterator[str | Table]:
     if not diagnosis.unit_costs:
         return
+    size = diagnosis.unit_costs[0].micro_batch_size
     yield ""
-    yield ablation_table(diagnosis.unit_costs, diagnosis.unit_costs[0].micro_batch_size)
+    yield _wrapped(f"What recompute of a block or segment saves and what rebuilding it takes, at micro-batch {size}:")
+    yield ablation_table(diagnosis.unit_costs, size)
     others = sizes_table(diagnosis.unit_costs)
     if others is not None:
+        yield "The same of one block or segment (medians) at each micro-batch size:"
         yield others
     if diagnosis.sizes_left_out:
         sizes = ", ".join(map(str, diagnosis.sizes_left_out))

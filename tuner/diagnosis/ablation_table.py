@@ -74,13 +74,7 @@ def ablation_table(costs: Sequence[UnitCost], micro_batch_size: int) -> Table:
     """Every region at one size, the best trade first; alike ones share a row."""
     alike = alike_costs(cost for cost in costs if cost.micro_batch_size == micro_batch_size)
     has_lists = len({each.blocks for each in alike}) > 1
-    table = Table(
-        title=f"What recompute of each block or segment saves, and what rebuilding it takes, at micro-batch "
-        f"{micro_batch_size}",
-        title_style="bold",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-    )
+    table = Table(box=box.SIMPLE_HEAD)
     for title in ("list", "blocks", "action") if has_lists else ("blocks", "action"):
         table.add_column(title, overflow="fold")
     for title in ("saves", "rebuild", "saved per ms"):
@@ -106,12 +100,7 @@ def sizes_table(costs: Sequence[UnitCost]) -> Table | None:
     groups: defaultdict[tuple[str, str], defaultdict[int, list[UnitCost]]] = defaultdict(lambda: defaultdict(list))
     for cost in costs:
         groups[cost.blocks, action_name(cost)][cost.micro_batch_size].append(cost)
-    table = Table(
-        title="One block or segment at other micro-batch sizes: saves, rebuild (medians)",
-        title_style="bold",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-    )
+    table = Table(box=box.SIMPLE_HEAD)
     table.add_column("action", overflow="fold")
     for size in sizes:
         table.add_column(f"at {size}", justify="right", no_wrap=True)

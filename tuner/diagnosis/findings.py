@@ -13,6 +13,7 @@ from tuner.memory_size import describe_bytes, format_bytes
 _MOST_HELD = 5
 #: Share of a peak from which on something is worth a remedy of its own.
 _NOTABLE_SHARE = 0.25
+_OF_BLOCKS = "activations of the blocks"
 #: Examples that remedies are reckoned with: ranks that states are divided over, and pieces of a loss.
 _RANKS, _CHUNKS = 8, 8
 
@@ -22,11 +23,7 @@ def floor_text(floors: Sequence[PeakSplit]) -> Iterator[str]:
     for floor in floors:
         batch = f"micro-batch {floor.micro_batch_size} x {floor.gradient_accumulation_steps}"
         measured = f"{floor.policy_summary}, measured {describe_bytes(floor.peak_memory_bytes)}"
-        if floor.predicted_peak_bytes is None:
-            yield f"floor at {batch}: taken to be recompute of every block, as nothing was predicted: {measured}."
-        else:
-            predicted = format_bytes(floor.predicted_peak_bytes)
-            yield f"floor at {batch}: no placement of this search is predicted below {predicted}: {measured}."
+        yield f"floor at {batch}: {_basis(floor)}: {measured}."
         yield f"  alive then: {_kinds_text(floor.memory_bytes, floor.peak_memory_bytes)}"
         shown = [held for held in floor.held if held.kind != "gradients"][:_MOST_HELD]
         for held in shown:
@@ -35,18 +32,18 @@ def floor_text(floors: Sequence[PeakSplit]) -> Iterator[str]:
 
 def main_consumer_text(plain: PeakSplit, kept_bytes: int | None) -> Iterator[str]:
     """Whether activations are what memory is made of."""
-    shares = _shares(plain)
-    name, size = max(shares.items(), key=lambda item: item[1])
-    activations = shares["activations"]
-    if name == "activations":
-        text = f"Activations are the main use of memory: {activations / plain.peak_memory_bytes:.0%} of the peak."
+    peak, uses = plain.peak_memory_bytes, _uses(plain)
+    name, size = max(uses.items(), key=lambda item: item[1])
+    of_blocks = uses[_OF_BLOCKS]
+    if name == _OF_BLOCKS:
+        yield f"Activations of the blocks are the main use of memory: {of_blocks / peak:.0%} of the peak."
     else:
-        text = (
-            f"Activations are not the main use of memory: they are {activations / plain.peak_memory_bytes:.0%} of the "
-            f"peak, {name} {size / plain.peak_memory_bytes:.0%}."
+        yield (
+            f"Activations of the blocks are not the main use of memory: they are {of_blocks / peak:.0%} of the peak, "
+            f"{name} {size / peak:.0%}."
         )
-    kept = "" if kept_bytes is None else f" One micro-batch keeps {format_bytes(kept_bytes)} for its backward."
-    yield text + kept
+    if kept_bytes is not None:
+        yield f"One micro-batch keeps {format_bytes(kept_bytes)} for its backward, all activations together."
 
 
 def verdict_text(plain: PeakSplit, floors: Sequence[PeakSplit], cap_bytes: int) -> str:
@@ -54,41 +51,43 @@ def verdict_text(plain: PeakSplit, floors: Sequence[PeakSplit], cap_bytes: int) 
     cap, size = format_bytes(cap_bytes), plain.micro_batch_size
     if plain.peak_memory_bytes <= cap_bytes:
         return f"It fits into {cap} without recompute; recompute could only make room for something larger."
+    no_placement = "no placement of this search" if all(map(_is_lowest, floors)) else "no placement that was looked at"
     for floor in floors:
         if floor.peak_memory_bytes <= cap_bytes:
-            where = "" if floor.micro_batch_size == size else f" at micro-batch {floor.micro_batch_size}"
-            alone = (
-                ""
-                if floor.micro_batch_size == size
-                else f" At micro-batch {size} no placement does, so a smaller micro-batch is needed as well."
-            )
+            least = format_bytes(floor.peak_memory_bytes)
+            if floor.micro_batch_size == size:
+                return f"It does not fit into {cap}; with recompute it can, down to {least}."
             return (
-                f"It does not fit into {cap}; with recompute it can{where}, down to "
-                f"{format_bytes(floor.peak_memory_bytes)}.{alone}"
+                f"It does not fit into {cap}, and at micro-batch {size} {no_placement} does; at micro-batch "
+                f"{floor.micro_batch_size} it can, down to {least}."
             )
-    least = min((floor.peak_memory_bytes for floor in floors), default=plain.peak_memory_bytes)
+    least = format_bytes(min((floor.peak_memory_bytes for floor in floors), default=plain.peak_memory_bytes))
     return (
-        f"It does not fit into {cap}, and no placement of this search does: the floor is {format_bytes(least)}. "
-        "Recompute alone cannot help here."
+        f"It does not fit into {cap}, and {no_placement} does: the floor is {least}. Recompute alone cannot help here."
     )
 
 
-def remedies_text(plain: PeakSplit, floors: Sequence[PeakSplit], smallest_micro_batch: int) -> Iterator[str]:
+def remedies_text(plain: PeakSplit, floors: Sequence[PeakSplit]) -> Iterator[str]:
     """What else would help, with numbers: for what recompute does not touch, at the plain peak or at the floor."""
-    worst = max([plain, *floors], key=lambda split: _states(split.memory_bytes) / split.peak_memory_bytes)
+    splits = [plain, *floors]
+    worst = max(splits, key=lambda split: _states(split.memory_bytes) / split.peak_memory_bytes)
     if _states(worst.memory_bytes) >= _NOTABLE_SHARE * worst.peak_memory_bytes:
         yield from _states_remedies(plain, worst)
-    after = max([plain, *floors], key=lambda split: _head_and_loss(split) / split.peak_memory_bytes)
+    after = max(splits, key=lambda split: _head_and_loss(split) / split.peak_memory_bytes)
     if _head_and_loss(after) >= _NOTABLE_SHARE * after.peak_memory_bytes:
         yield _loss_remedy(after)
-    if plain.micro_batch_size > smallest_micro_batch:
-        moving = plain.memory_bytes.activations + plain.memory_bytes.temporary
-        scaled = moving * smallest_micro_batch // plain.micro_batch_size
-        yield (
-            f"smaller micro-batch: activations and temporary memory, {format_bytes(moving)} at micro-batch "
-            f"{plain.micro_batch_size}, shrink in proportion, to about {format_bytes(scaled)} at "
-            f"{smallest_micro_batch}; gradients then stay alive between micro-batches."
-        )
+    if len(floors) > 1:
+        yield _micro_batch_remedy(floors[0], floors[-1])
+
+
+def _micro_batch_remedy(larger: PeakSplit, smaller: PeakSplit) -> str:
+    floors = (
+        f"the floor is {format_bytes(smaller.peak_memory_bytes)} at micro-batch {smaller.micro_batch_size} and "
+        f"{format_bytes(larger.peak_memory_bytes)} at {larger.micro_batch_size}"
+    )
+    if smaller.peak_memory_bytes < larger.peak_memory_bytes:
+        return f"smaller micro-batch: {floors}."
+    return f"smaller micro-batch: does not help, {floors}, since gradients stay alive between micro-batches."
 
 
 def _states_remedies(plain: PeakSplit, at: PeakSplit) -> Iterator[str]:
@@ -127,22 +126,42 @@ def _is_head_or_loss(held: HeldTensors) -> bool:
 
 def _head_and_loss(split: PeakSplit) -> int:
     """Bytes of activations and temporary memory that are made after the last block, or in the backward of that."""
-    after = [place.memory_bytes for place in split.places if place.stage == "after"]
-    return sum(memory.activations + memory.temporary for memory in after)
+    return sum(_moving(place.memory_bytes) for place in split.places if place.stage == "after")
+
+
+def _moving(memory: MemoryByKind) -> int:
+    return memory.activations + memory.temporary
 
 
 def _states(memory: MemoryByKind) -> int:
     return memory.parameters + memory.gradients + memory.optimizer_states
 
 
-def _shares(split: PeakSplit) -> dict[str, int]:
-    memory = split.memory_bytes
+def _uses(split: PeakSplit) -> dict[str, int]:
+    """What memory is used for, in words."""
+    of_blocks = sum(_moving(place.memory_bytes) for place in split.places if place.blocks is not None)
+    head_and_loss = _head_and_loss(split)
     return {
-        "activations": memory.activations,
-        "temporary memory": memory.temporary,
-        "states (parameters, gradients, optimizer states)": _states(memory),
-        "buffers": memory.buffers,
+        _OF_BLOCKS: of_blocks,
+        "head and loss": head_and_loss,
+        "states (parameters, gradients, optimizer states)": _states(split.memory_bytes),
+        "buffers": split.memory_bytes.buffers,
+        "activations and temporary memory outside of blocks": _moving(split.memory_bytes) - of_blocks - head_and_loss,
     }
+
+
+def _basis(floor: PeakSplit) -> str:
+    """What makes it a floor."""
+    if floor.predicted_peak_bytes is None:
+        return "nothing was predicted, so recompute of every block is looked at"
+    predicted = format_bytes(floor.predicted_peak_bytes)
+    if _is_lowest(floor):
+        return f"no placement of this search is predicted below {predicted}"
+    return f"of placements with one action on all blocks none is predicted below {predicted}"
+
+
+def _is_lowest(floor: PeakSplit) -> bool:
+    return floor.lowest_among == "all placements"
 
 
 def _kinds_text(memory: MemoryByKind, peak_bytes: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from runners.diagnosis.records import AttentionUse, ModelHabits
@@ -16,13 +17,7 @@ def habits_text(habits: ModelHabits) -> Iterator[str]:
         yield _attention(use)
     if not habits.attention:
         yield "attention: none found."
-    for own in habits.own_checkpoints:
-        calls = f"{own.num_calls} call{'s' if own.num_calls > 1 else ''} of {own.function}"
-        how = "" if own.use_reentrant is None else f", use_reentrant={own.use_reentrant}"
-        yield (
-            f"recompute by the model itself: {own.module or 'its own code'} ({calls}{how}). It stays as it is; what is "
-            "shown here is the model with it. Switch it off in the model to let the search place all of it."
-        )
+    yield from _own_recompute(habits)
     if not habits.own_checkpoints:
         yield "recompute by the model itself: none."
     yield from _randomness(habits)
@@ -33,6 +28,18 @@ def habits_text(habits: ModelHabits) -> Iterator[str]:
         )
     else:
         yield "buffers changed in forward: none."
+
+
+def _own_recompute(habits: ModelHabits) -> Iterator[str]:
+    alike: defaultdict[tuple[str, bool | None], list[str]] = defaultdict(list)
+    for own in habits.own_checkpoints:
+        alike[own.function, own.use_reentrant].append(own.module or "its own code")
+    for (function, use_reentrant), modules in alike.items():
+        how = "" if use_reentrant is None else f" with use_reentrant={use_reentrant}"
+        yield (
+            f"recompute by the model itself: {_names(modules)}, by {function}{how}. It stays as it is, and what is "
+            "shown here is the model with it. Switch it off in the model to let the search place all of it."
+        )
 
 
 def _attention(use: AttentionUse) -> str:

@@ -10,13 +10,13 @@ _OWN_CODE = {
     "before": "own code before the blocks",
     "between": "own code between the blocks",
     "after": "own code after the blocks: loss",
+    "update": "the optimizer's update",
+    "step": "inputs, and made by no operator",
 }
 
 
 def outside_name(place: PlaceMemory) -> str:
     """Of a place outside of blocks."""
-    if place.stage == "step":
-        return "inputs, and made by no operator"
     return place.module or _OWN_CODE.get(place.stage or "", "own code of the model")
 
 

@@ -13,17 +13,17 @@ from rich.text import Text
 from runners.diagnosis.records import PeakSplit, PlaceMemory
 from runners.trial import MemoryByKind
 from tuner.diagnosis.place_names import outside_name, positions_text
-from tuner.memory_size import BYTES_PER_UNIT, format_bytes
+from tuner.memory_size import BYTES_PER_UNIT
 
 _COLUMNS = {
-    "parameters": "parameters",
+    "parameters": "weights",
     "gradients": "gradients",
     "optimizer_states": "optimizer",
     "activations": "activations",
     "temporary": "temporary",
 }
 #: Columns of the terminal that names may take; with them the table fits into 100.
-_LABEL_WIDTH = 34
+_LABEL_WIDTH = 31
 #: Units of a block with their memory; equal for blocks that share rows.
 _Parts = tuple[tuple[str | None, MemoryByKind], ...]
 
@@ -35,19 +35,16 @@ class _TableRow:
     is_sum: bool = False
 
 
-def place_table(split: PeakSplit) -> Table:
-    """Bytes by place and kind; alike blocks share rows, buffers count with parameters, and the last row is the peak."""
-    unit = format_bytes(split.peak_memory_bytes).split()[-1]
+def place_table(split: PeakSplit, unit: str) -> Table:
+    """By place and kind; alike blocks share rows, buffers count as weights, and the last row is the peak.
+
+    Args:
+        unit: Of the figures, for example ``MiB``.
+    """
     rows = list(_rows(split.places))
     # Without gradients in it, say where backward has just begun, that column is left out.
     shown = [index for index in range(len(_COLUMNS)) if any(row.kinds[index] for row in rows)]
-    table = Table(
-        title=f"Who holds the peak, in {unit}",
-        title_style="bold",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("where", overflow="fold", max_width=_LABEL_WIDTH)
     for title in (*(list(_COLUMNS.values())[index] for index in shown), "all", "share"):
         table.add_column(title, justify="right", no_wrap=True)

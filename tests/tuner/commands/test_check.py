@@ -138,17 +138,17 @@ class TestDiagnosis:
 
     def test_says_the_floor_at_both_ends_and_what_holds_it(self, check: Callable[..., Result]) -> None:
         text = " ".join(check().stdout.split())
-        assert "floor at micro-batch 2 x 1: taken to be recompute of every block, as nothing was predicted" in text
+        assert "floor at micro-batch 2 x 1: nothing was predicted, so recompute of every block is looked at" in text
         assert "floor at micro-batch 1 x 2:" in text
         assert "2.0 MiB head: 2 x 16 x 1000 float32 from aten.mm (activations)" in text
 
     def test_says_whether_activations_are_the_main_use(self, check: Callable[..., Result]) -> None:
-        assert "Activations are the main use of memory: 62% of the peak." in check().stdout
+        assert "Activations of the blocks are the main use of memory: 54% of the peak." in check().stdout
 
     def test_says_what_else_helps(self, check: Callable[..., Result]) -> None:
         text = " ".join(check().stdout.split())
         assert "states: parameters, gradients and optimizer states are 7.0 MiB, 70% of the floor" in text
-        assert "smaller micro-batch: activations and temporary memory, 16.0 MiB at micro-batch 2" in text
+        assert "smaller micro-batch: does not help, the floor is 10.0 MiB at micro-batch 1 and 10.0 MiB at 2" in text
 
     def test_warns_of_fused_attention(self, check: Callable[..., Result]) -> None:
         text = " ".join(check().stdout.split())
@@ -174,7 +174,7 @@ class TestDiagnosis:
     [
         ("30MiB", "It fits into 30.0 MiB without recompute; recompute could only make room for something larger."),
         ("20MiB", "It does not fit into 20.0 MiB; with recompute it can, down to 10.0 MiB."),
-        ("9MiB", "It does not fit into 9.0 MiB, and no placement of this search does: the floor is 10.0 MiB."),
+        ("9MiB", "It does not fit into 9.0 MiB, and no placement that was looked at does: the floor is 10.0 MiB."),
     ],
 )
 def test_whether_recompute_can_help(check: Callable[..., Result], cap: str, verdict: str) -> None:

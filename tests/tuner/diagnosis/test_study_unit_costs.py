@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulation import INSPECTION, failure, measure, run
+
+from runners.diagnosis.records import Diagnosis, DiagnosisSpec, UnitCost
+from runners.replay_runner import ReplayRunner
+from runners.trial import TrialResult, TrialSpec, TrialStatus
+from tuner.results import read_results
+
+COST = UnitCost(blocks="h", first=0, last=0, action="mlp", micro_batch_size=2, saved_bytes=2**20, rebuild_time_s=0.004)
+WriteSearch = Callable[..., Path]
+
+
+class MeasuringRunner(ReplayRunner):
+    """Answers what blocks cost, and remembers how it was asked and how many trials had ended by then."""
+
+    def __init__(self, outcome: Callable[[TrialSpec], TrialResult] = measure, answer: Diagnosis | None = None) -> None:
+        super().__init__(outcome, inspection=INSPECTION)
+        self.answer = answer or Diagnosis(unit_costs=(COST,))
+        self.asked: list[DiagnosisSpec] = []
+
+    def submit(self, spec: TrialSpec) -> None:
+        assert not self.asked, "no trial runs beside or after it"
+        super().submit(spec)
+
+    def diagnosis(self, spec: DiagnosisSpec) -> Diagnosis:
+        self.asked.append(spec)
+        return self.answer
+
+
+@pytest.fixture
+def search(write_search: WriteSearch) -> Path:
+    return write_search(search={"num_trials": 4, "time_limit": "100s", "sampler": "grid"})
+
+
+def test_a_study_measures_them_once_at_its_end(search: Path) -> None:
+    runner = MeasuringRunner()
+    outcome = run(search, runner=runner)
+    assert len(runner.asked) == 1
+    assert outcome.results.unit_costs == [COST]
+    assert read_results(outcome.folder.results_file).unit_costs == [COST]
+
+
+def test_they_take_a_small_part_of_its_time(search: Path) -> None:
+    runner = MeasuringRunner()
+    run(search, runner=runner)
+    (spec,) = runner.asked
+    assert spec.only_unit_costs
+    assert spec.budget_s == pytest.approx(3.0)
+
+
+def test_a_resumed_study_keeps_them(search: Path) -> None:
+    run(search, runner=MeasuringRunner())
+    again = MeasuringRunner()
+    outcome = run(search, resume=True, runner=again)
+    assert again.asked == []
+    assert outcome.results.unit_costs == [COST]
+
+
+@pytest.mark.parametrize(
+    "answer, reason",
+    [
+        (Diagnosis(failure="the worker was lost"), "the worker was lost"),
+        (Diagnosis(sizes_left_out=(2, 1)), "no micro-batch size could be measured within 3.0 s"),
+    ],
+    ids=["failed", "no time"],
+)
+def test_a_study_is_finished_without_them(
+    search: Path, answer: Diagnosis, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        outcome = run(search, runner=MeasuringRunner(answer=answer))
+    assert outcome.results.status == "finished"
+    assert outcome.results.unit_costs == []
+    assert f"costs of blocks and units: none, since {reason}" in caplog.messages
+
+
+def test_sizes_for_which_there_was_no_room_are_not_asked_for(search: Path) -> None:
+    def outcome(spec: TrialSpec) -> TrialResult:
+        if spec.policy.batch.micro_batch_size == 2:
+            return failure(0, TrialStatus.OUT_OF_MEMORY, "no room")
+        return measure(spec)
+
+    runner = MeasuringRunner(outcome)
+    run(search, runner=runner)
+    assert [spec.choices.micro_batch_sizes for spec in runner.asked] == [(1,)]
+
+
+def test_a_study_in_which_nothing_ran_has_none(search: Path) -> None:
+    def outcome(spec: TrialSpec) -> TrialResult:
+        return failure(0, TrialStatus.OUT_OF_MEMORY, "no room")
+
+    runner: Any = MeasuringRunner(outcome)
+    assert run(search, runner=runner).results.unit_costs == []
+    assert runner.asked == []
