@@ -47,12 +47,26 @@ def test_a_workload_is_what_the_file_says(tmp_path: Path) -> None:
         "autocast": "float16",
         "batch_factory": None,
         "sequence_length": 16,
+        "shorter_sequence_lengths": (),
         "optimizer_name": "sgd",
         "optimizer_args": {"lr": 0.1},
         "base_dir": str(tmp_path),
         "device": "cpu",
         "seed": 7,
     }
+
+
+@pytest.mark.parametrize(
+    ("written", "longest", "shorter"),
+    [([64, 256, 128], 256, (64, 128)), ([64], 64, ()), (64, 64, ()), (None, None, ())],
+    ids=["list", "list-of-one", "number", "none"],
+)
+def test_the_longest_sequences_stand_apart(
+    tmp_path: Path, written: object, longest: int | None, shorter: tuple[int, ...]
+) -> None:
+    spec = assemble.workload_spec(config(tmp_path, batch__sequence_length=written))
+    assert (spec.sequence_length, spec.shorter_sequence_lengths) == (longest, shorter)
+    assert spec.sequence_lengths == (*shorter, *(() if longest is None else (longest,)))
 
 
 def test_relative_files_start_from_the_search_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,3 +189,17 @@ def test_every_optimizer_name_is_a_class_of_torch() -> None:
     # An optimizer of a step that calls the loss again cannot be timed as one step.
     assert set(classes) - set(get_args(OptimizerName)) == {"optimizer", "lbfgs"}
     assert set(get_args(OptimizerName)) <= set(classes)
+
+
+def test_a_list_of_one_sequence_length_is_that_length() -> None:
+    listed, alone = (
+        SearchConfig.model_validate(
+            {
+                "model": {"factory": "huggingface:gpt2"},
+                "batch": {"global_batch_size": 8, "sequence_length": length},
+                "memory_cap": "1GiB",
+            }
+        )
+        for length in ([64], 64)
+    )
+    assert listed == alone

@@ -144,6 +144,8 @@ def fact_text(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:.6g}"
     if isinstance(value, list | tuple):
         return ", ".join(map(fact_text, value)) or "none"
     return str(value)

@@ -83,6 +83,7 @@ def _differences(results: StudyResults, config: SearchConfig, inspection: ModelI
     before = results.search
     for section, key, value in (
         ("batch", "global_batch_size", config.batch.global_batch_size),
+        ("batch", "sequence_length", _as_written(config.batch.sequence_length)),
         ("model", "dtype", config.model.dtype),
         ("model", "autocast", config.model.autocast),
         ("runner", "data_parallel_degree", config.runner.data_parallel_degree),
@@ -92,6 +93,11 @@ def _differences(results: StudyResults, config: SearchConfig, inspection: ModelI
     for name, old, new in facts:
         if old != new:
             yield f"{name} {old} there and {new} here"
+
+
+def _as_written(lengths: int | tuple[int, ...] | None) -> int | list[int] | None:
+    """As the results of a study hold it."""
+    return list(lengths) if isinstance(lengths, tuple) else lengths
 
 
 def _listed(lists: dict[str, tuple[int, str, dict[str, str]]]) -> str:
