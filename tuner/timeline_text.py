@@ -60,7 +60,8 @@ def group_rows(step: TracedStep, num_blocks: int | None) -> list[GroupRow]:
         rows += [_row(group.block or "", group.unit or REST, [group]) for group in members if group.block in told]
         others = [group for group in members if group.block not in told]
         if others:
-            rows.append(_row(f"{len(blocks) - len(told)} further blocks", "all", others))
+            num_others = len(blocks) - len(told)
+            rows.append(_row(f"{num_others} further block{'' if num_others == 1 else 's'}", "all", others))
     rows += [_row(OUTSIDE, "", [group]) for group in step.groups if group.block is None]
     held = KeptGroup(
         block=None,
