@@ -86,12 +86,14 @@ class Places:
         self._positions.setdefault(id(block), []).append(place)
         for unit, path in units:
             owner, attribute = resolve_unit(block, path)
-            of_unit = replace(place, module=f"{place.module}.{path}", unit=unit)
+            # The code of a method is that of the module that has it.
+            module = path.removesuffix("()").rpartition(".")[0] if path.endswith("()") else path
+            of_unit = replace(place, module=".".join(filter(None, (place.module, module))), unit=unit)
             self._by_region[f"{place.blocks}.{place.block}.{path}"] = of_unit
             if attribute == "forward":
                 self._by_path.setdefault(of_unit.module, of_unit)
             else:
-                self.methods.append((owner, attribute, replace(of_unit, module=place.module)))
+                self.methods.append((owner, attribute, of_unit))
 
 
 class PlaceStack:
