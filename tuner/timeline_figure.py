@@ -15,6 +15,8 @@ _MS_PER_S = 1000.0
 _BYTES_PER_MIB = 2**20
 #: Heights in pixels.
 _CURVE_PX, _GAP_PX, _ROW_PX, _MARGIN_PX = 190, 26, 19, 50
+#: In rows. Left to itself, plotly makes a bar as wide as the rows of its own kind lie apart.
+_BAR_WIDTH = 0.98
 #: Operators that are named on hover; one storage may have views in dozens.
 _MAX_SAVERS = 5
 #: A held tensor of a smaller share of what forward keeps (a number, a state of a generator) is in the table only.
@@ -248,7 +250,6 @@ def draw_timeline(data: TimelineData, scales: TimelineScales) -> go.Figure:
     rows_ratio = _rows_px(data) / (figure_height_px(data) - _MARGIN_PX)
     figure.update_layout(
         barmode="overlay",
-        bargap=0.02,
         showlegend=False,
         hovermode="closest",
         margin={"l": 64, "r": 12, "t": 8, "b": _MARGIN_PX - 8},
@@ -335,6 +336,7 @@ def _bars(bars: Sequence[TensorBar], hue: str, is_rebuilt: bool) -> go.Bar:
     return go.Bar(
         orientation="h",
         y=[bar.row for bar in bars],
+        width=_BAR_WIDTH,
         base=[bar.start_ms for bar in bars],
         x=[bar.used_ms - bar.start_ms for bar in bars],
         text=[bar.label for bar in bars],
@@ -364,6 +366,7 @@ def _unused_ends(bars: Sequence[TensorBar], hue: str) -> go.Bar:
     return go.Bar(
         orientation="h",
         y=[bar.row for bar in bars],
+        width=_BAR_WIDTH,
         base=[bar.used_ms for bar in bars],
         x=[bar.end_ms - bar.used_ms for bar in bars],
         hovertext=[hover_text(bar.hover) for bar in bars],

@@ -75,6 +75,12 @@ def test_figures_on_common_scales_have_equal_axes() -> None:
     assert [figure.layout.yaxis2.range[1] for figure in figures] == pytest.approx([1.12 * 40] * 2)
 
 
+def test_every_bar_is_one_row_high() -> None:
+    bars = [trace for trace in draw_timeline(DATA, common_scales([DATA])).data if trace.type == "bar"]
+    assert len(bars) > 5
+    assert {trace.width for trace in bars} == {0.98}
+
+
 def test_every_color_is_the_page_s() -> None:
     colors = list(_colors(draw_timeline(DATA, common_scales([DATA])).to_dict()))
     assert len(colors) > 20
