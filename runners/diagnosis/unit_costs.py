@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from search_spaces.model_shape import BlockList
 from search_spaces.policy import BLOCK, SEGMENT, UNIT_JOINER, BatchShape, BlockListPlacement, RecomputePolicy, Region
 
 #: Steps whose rebuilds are timed under each placement; the figure is their median. Short steps are timed more often,
-#: as long as that takes no more seconds than this for all placements of one size.
+#: as long as that takes no more seconds than this for all placements of one size; fewer rounds do where time is short.
 _MIN_ROUNDS, _MAX_ROUNDS, _ROUNDS_S = 3, 9, 3.0
 #: Share of a budget for all sizes that those repetitions may take at one of them.
 _ROUNDS_SHARE = 0.25
@@ -35,6 +35,17 @@ _STEP_RATIO = 4
 _MOST_LISTED = 16
 
 _Batch = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What measuring at one size takes: once, and for each round of timing."""
+
+    once_s: float
+    round_s: float
+
+    def seconds(self, num_rounds: int) -> float:
+        return self.once_s + num_rounds * self.round_s
 
 
 class UnitCostMeter:
@@ -55,25 +66,33 @@ class UnitCostMeter:
         """Bytes that the forward pass of a plain micro-batch leaves alive for its backward."""
         return self._forward(RecomputePolicy(shape), self._batch(shape)).num_bytes
 
-    def expected_s(self, shape: BatchShape) -> float:
-        """Seconds that `measure` is going to take at least, from a single forward pass."""
+    def warm_up(self, shape: BatchShape) -> None:
+        """Takes a step, so that nothing is slow for being the first."""
+        self._rig.step.accumulate([self._batch(shape)])
+        self._rig.step.drop_gradients()
+
+    def effort(self, shape: BatchShape) -> Effort:
+        """How long `measure` is going to take, from a single forward pass."""
         batch = self._batch(shape)
         start = time.monotonic()
         plain = self._forward(RecomputePolicy(shape), batch)
         forward_s = time.monotonic() - start
-        num_forwards = sum(len(set(_keys(of_list, plain).values())) for of_list in self._choices.block_lists)
-        num_steps = _MIN_ROUNDS * len(list(_placements(self._choices)))
-        return forward_s * (1 + num_forwards + _STEP_RATIO * num_steps)
+        num_forwards = 1 + sum(len(set(_keys(of_list, plain).values())) for of_list in self._choices.block_lists)
+        num_placements = len(list(_placements(self._choices)))
+        return Effort(num_forwards * forward_s, _STEP_RATIO * num_placements * forward_s)
 
-    def measure(self, shape: BatchShape, rounds_s: float = _ROUNDS_S) -> list[UnitCost]:
+    def measure(
+        self, shape: BatchShape, *, min_rounds: int = _MIN_ROUNDS, rounds_s: float = _ROUNDS_S
+    ) -> list[UnitCost]:
         """Of every list, action and position at one micro-batch size.
 
         Args:
-            rounds_s: Seconds after which the fewest repetitions must do.
+            min_rounds: How often rebuilds are timed at least.
+            rounds_s: Seconds after which that must do.
         """
         batch = self._batch(shape)
         plain = self._forward(RecomputePolicy(shape), batch)
-        times_s = self._rebuild_times(shape, batch, rounds_s)
+        times_s = self._rebuild_times(shape, batch, min_rounds, rounds_s)
         costs = []
         for of_list in self._choices.block_lists:
             saved = self._saved_bytes(of_list, shape, batch, plain)
@@ -137,7 +156,7 @@ class UnitCostMeter:
             del loss
         return kept
 
-    def _rebuild_times(self, shape: BatchShape, batch: _Batch, budget_s: float) -> dict[str, float]:
+    def _rebuild_times(self, shape: BatchShape, batch: _Batch, min_rounds: int, rounds_s: float) -> dict[str, float]:
         """Seconds by the name of a region, under a few placements that between them have every region.
 
         They take turns, so that a busy moment of the machine does not fall on one of them alone.
@@ -152,7 +171,7 @@ class UnitCostMeter:
                     rig.step.accumulate([batch])
                 clock.end_step()
                 rig.step.drop_gradients()
-            if number + 1 >= _MIN_ROUNDS and time.monotonic() - start > budget_s:
+            if number + 1 >= min_rounds and time.monotonic() - start > rounds_s:
                 break
         times_s: dict[str, float] = {}
         for clock in clocks:
@@ -230,16 +249,21 @@ def measure_sizes(
 ) -> tuple[list[UnitCost], list[int]]:
     """Costs at each size, in order, and the sizes that are expected to take longer than what is left of the budget."""
     start = time.monotonic()
-    rounds_s = _ROUNDS_S if budget_s is None else min(_ROUNDS_S, _ROUNDS_SHARE * budget_s)
     costs: list[UnitCost] = []
     left_out: list[int] = []
+    if budget_s is not None:
+        meter.warm_up(shapes[-1])
     for shape in shapes:
-        if budget_s is not None:
-            expected_s = meter.expected_s(shape)
-            if time.monotonic() - start + expected_s > budget_s:
-                left_out.append(shape.micro_batch_size)
-                continue
-        costs += meter.measure(shape, rounds_s)
+        if budget_s is None:
+            costs += meter.measure(shape)
+            continue
+        effort = meter.effort(shape)
+        left_s = budget_s - (time.monotonic() - start)
+        num_rounds = next((n for n in range(_MIN_ROUNDS, 0, -1) if effort.seconds(n) <= left_s), 0)
+        if num_rounds:
+            costs += meter.measure(shape, min_rounds=num_rounds, rounds_s=min(_ROUNDS_S, _ROUNDS_SHARE * budget_s))
+        else:
+            left_out.append(shape.micro_batch_size)
     return costs, left_out
 
 
