@@ -103,8 +103,8 @@ class TorchtitanExporter:
             notes.append(policy_file_note("tune the model that torchtitan trains, so that the names of blocks agree"))
         elif policy.recomputes and _is_python(context):
             notes.append(
-                "FullAC recomputes each block to its end, while the trial stopped where backward had all it needs: slower "
-                "than was measured; --python recomputes as measured"
+                "FullAC recomputes each block to its end, while the trial stopped where backward had all it needs: "
+                "slower than was measured; --python recomputes as measured"
             )
         return tuple(notes)
 
