@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from tuner.export.command_line import CommandLine
 from tuner.export.into.config_text import UneditableError
 from tuner.export.into.shell_words import Assignment, ShellScript, Word, read_shell
 
+#: A program or file; no word after a flag that is only removed here looks like one.
+_PATH = re.compile(r"[./]")
 _VARIABLE = re.compile(rb'"?\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})"?')
+
+
+@dataclass(frozen=True)
+class _Goal:
+    """What a flag must give.
+
+    Attributes:
+        words: After the flag; None where the flag must not be there.
+        takes: How many words the flag can have: ``none``, ``truth`` for a boolean word or none, ``one``, or ``any``.
+    """
+
+    words: tuple[str, ...] | None
+    takes: Literal["none", "truth", "one", "any"]
+
+
+_Goals: TypeAlias = Mapping[str, _Goal]
+_TRUTHS = ("true", "false", "yes", "no", "1", "0")
 
 
 @dataclass(frozen=True)
@@ -39,17 +60,16 @@ def with_arguments(text: str, line: CommandLine, settings: Mapping[str, object],
         UneditableError: The script is not understood, or an argument cannot be changed alone.
     """
     script = text.encode()
-    wanted = {line.flag(key): line.words(value) for key, value in settings.items()}
-    wanted |= {line.flag(key): None for key in obsolete}
+    wanted = {line.flag(key): _Goal(line.words(value), _takes(value, line)) for key, value in settings.items()}
+    wanted |= {line.flag(key): _Goal(None, "any") for key in obsolete}
     found = _found(script, wanted)
-    kept = [flag for flag in wanted if flag in found]
-    if not any(wanted[flag] is not None for flag in kept):
-        flags = ", ".join(flag for flag, words in wanted.items() if words is not None)
+    if not any(wanted[flag].words is not None for flag in found):
+        flags = ", ".join(flag for flag, goal in wanted.items() if goal.words is not None)
         raise UneditableError(
             None, f"has none of the arguments {flags}; name the script that starts the training, or add one of them"
         )
-    for flag, words in wanted.items():
-        argument = _found(script, wanted).get(flag)
+    for flag, goal in wanted.items():
+        argument, words = _found(script, wanted).get(flag), goal.words
         if argument is not None and words is None:
             script = _removed(script, argument)
         elif argument is not None and words is not None:
@@ -60,6 +80,12 @@ def with_arguments(text: str, line: CommandLine, settings: Mapping[str, object],
     return script.decode()
 
 
+def _takes(value: object, line: CommandLine) -> Literal["none", "truth", "one", "any"]:
+    if isinstance(value, bool):
+        return "none" if line.booleans == "switch" else "truth"
+    return "any" if value is None or isinstance(value, list | tuple) else "one"
+
+
 def argument_of(text: str, line: CommandLine, key: str) -> str | None:
     """What the script gives for a setting of one word; None where it gives nothing.
 
@@ -67,7 +93,7 @@ def argument_of(text: str, line: CommandLine, key: str) -> str | None:
         UneditableError: It gives it in several places, or in a way that cannot be followed.
     """
     script, flag = text.encode(), line.flag(key)
-    argument = _found(script, {flag: None}).get(flag)
+    argument = _found(script, {flag: _Goal(None, "one")}).get(flag)
     if argument is None:
         return None
     given = _given(script, argument)
@@ -76,22 +102,22 @@ def argument_of(text: str, line: CommandLine, key: str) -> str | None:
     return given[0]
 
 
-def _check(script: bytes, wanted: Mapping[str, tuple[str, ...] | None], line: CommandLine) -> None:
+def _check(script: bytes, wanted: _Goals, line: CommandLine) -> None:
     """Reads the result anew: every argument is there as it should be."""
     found = _found(script, wanted)
-    for flag, words in wanted.items():
-        argument = found.get(flag)
+    for flag, goal in wanted.items():
+        argument, words = found.get(flag), goal.words
         if words is None and argument is None:
             continue
         if words is None or argument is None or not _says(script, argument, words, line):
             raise UneditableError(None, f"could not be changed safely at {flag}; edit the arguments by hand")
 
 
-def _found(script: bytes, wanted: Mapping[str, tuple[str, ...] | None]) -> dict[str, _Argument]:
+def _found(script: bytes, wanted: _Goals) -> dict[str, _Argument]:
     """The arguments that the script has of those, each once."""
     shell = read_shell(script)
     found: dict[str, _Argument] = {}
-    for argument in _arguments(shell, wanted):
+    for argument in _arguments(script, shell, wanted):
         flag = _flag_of(argument.flag, wanted)
         assert flag is not None, "only such arguments are listed"
         line = _line(script, argument.start)
@@ -105,23 +131,38 @@ def _found(script: bytes, wanted: Mapping[str, tuple[str, ...] | None]) -> dict[
     return found
 
 
-def _arguments(shell: ShellScript, wanted: Mapping[str, object]) -> Iterator[_Argument]:
+def _arguments(script: bytes, shell: ShellScript, wanted: _Goals) -> Iterator[_Argument]:
     for index, word in enumerate(shell.words):
-        if _flag_of(word, wanted) is None:
+        flag = _flag_of(word, wanted)
+        if flag is None:
             continue
         assert word.text is not None, "a flag is literal"
         if "=" in word.text:
             yield _Argument(word, (), word.text.partition("=")[2])
             continue
-        values = []
-        for value in shell.words[index + 1 :]:
-            if value.group != word.group or (value.text or "").startswith("--"):
-                break
-            values.append(value)
-        yield _Argument(word, tuple(values))
+        following = itertools.takewhile(
+            lambda value, group=word.group: value.group == group and not (value.text or "").startswith("--"),  # type: ignore[misc]  # bound per turn
+            shell.words[index + 1 :],
+        )
+        yield _Argument(word, tuple(_own_words(script, flag, wanted[flag], list(following))))
 
 
-def _flag_of(word: Word, wanted: Mapping[str, object]) -> str | None:
+def _own_words(script: bytes, flag: str, goal: _Goal, following: list[Word]) -> list[Word]:
+    """Those that belong to the flag; what follows them is the command's own, such as the program to start."""
+    if goal.takes == "none":
+        return []
+    if goal.takes == "one":
+        return following[:1]
+    if goal.takes == "truth":
+        return [value for value in following[:1] if (value.text or "").lower() in _TRUTHS]
+    for value in following:
+        if value.text is None or _PATH.search(value.text):
+            line, text = _line(script, value.start), script[value.start : value.end].decode()
+            raise UneditableError(line, f"has {text} after {flag}, which may be a part of it or not; edit it by hand")
+    return following
+
+
+def _flag_of(word: Word, wanted: _Goals) -> str | None:
     """The flag that a word gives."""
     if word.text is None or not word.text.startswith("--"):
         return None
@@ -130,9 +171,7 @@ def _flag_of(word: Word, wanted: Mapping[str, object]) -> str | None:
     return next((flag for flag in (name, "--" + name[2:].replace("-", "_")) if flag in wanted), None)
 
 
-def _refuse_elsewhere(
-    script: bytes, shell: ShellScript, found: Mapping[str, _Argument], wanted: Mapping[str, object]
-) -> None:
+def _refuse_elsewhere(script: bytes, shell: ShellScript, found: Mapping[str, _Argument], wanted: _Goals) -> None:
     """Flags in text that is no argument here: another language, a string of a string, an expansion."""
     for flag in wanted:
         for match in re.finditer(rb"(?<![\w-])" + re.escape(flag.encode()) + rb"(?![\w-])", script):
@@ -244,10 +283,10 @@ def _is_same(given: str, wanted: str) -> bool:
         return False
 
 
-def _anchor(script: bytes, wanted: Mapping[str, tuple[str, ...] | None]) -> _Argument:
+def _anchor(script: bytes, wanted: _Goals) -> _Argument:
     """The last argument that stays, after which others are added."""
     found = _found(script, wanted)
-    return [found[flag] for flag, words in wanted.items() if flag in found and words is not None][-1]
+    return [found[flag] for flag, goal in wanted.items() if flag in found and goal.words is not None][-1]
 
 
 def _added(script: bytes, anchor: _Argument, new: str) -> bytes:
