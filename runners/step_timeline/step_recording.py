@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,9 +14,12 @@ from runners.measure.phases import Phase, PhaseSwitch
 
 _PREFIX = "recompute_tuner::"
 _CALL, _POINT = "call ", "point "
+_CALL_MARK = f"{_PREFIX}{_CALL}"
 _NODE = "autograd::engine::evaluate_function: "
 #: Operators that only ask for memory: which one did says nothing of what it is for.
 _ALLOCATING = re.compile(r"aten::(new_)?empty|aten::resize_|detach$")
+
+_ALLOCATION, _OPERATOR = torch._C._profiler._EventType.Allocation, torch._C._profiler._EventType.TorchOp
 
 
 @dataclass(frozen=True)
@@ -105,14 +108,18 @@ class StepRecorder(AllocationRecorder):
         with self.interval(f"{_POINT}{number}"):
             return number
 
-    def step_recording(self) -> StepRecording:
-        """All that was recorded; call it after `recording` has ended."""
+    def step_recording(self, step: str) -> StepRecording:
+        """All that was recorded; call it after `recording` has ended.
+
+        Args:
+            step: Name of the interval that is of interest: what lies before it has no places.
+        """
         changes: list[tuple[int, int, int]] = []
         intervals: list[Interval] = []
         points: list[Point] = []
         births: dict[tuple[int, int], Place] = {}
-        for event, place in _placed(self._profile.profiler.kineto_results.experimental_event_tree()):
-            if event.tag == torch._C._profiler._EventType.Allocation:
+        for event, place in _placed(self._profile.profiler.kineto_results.experimental_event_tree(), step):
+            if event.tag == _ALLOCATION:
                 fields = event.extra_fields
                 if fields.device.type == self._device_type:
                     changes.append((event.start_time_ns, fields.alloc_size, fields.ptr))
@@ -133,26 +140,29 @@ class StepRecorder(AllocationRecorder):
         return StepRecording(AllocationTrace(tuple(changes), tuple(intervals)), tuple(points), births)
 
 
-def _placed(roots: list[Any]) -> Iterator[tuple[Any, Place]]:
-    """Every event of the forest with the place around it."""
-    waiting = [(root, Place()) for root in roots]
+def _placed(roots: list[Any], step: str) -> Iterator[tuple[Any, Place]]:
+    """Every event of the forest with the place around it, as far as it began with the step or later."""
+    start_ns = next(root.start_time_ns for root in roots if root.name == f"{_PREFIX}{step}")
+    nowhere = Place()
+    waiting = [(root, nowhere, root.start_time_ns >= start_ns) for root in roots]
     while waiting:
-        event, place = waiting.pop()
+        event, place, is_placed = waiting.pop()
         yield event, place
-        if event.children:
-            inner = _inside(event, place)
-            waiting.extend((child, inner) for child in event.children)
+        children = event.children
+        if children:
+            inner = _inside(event, place) if is_placed else nowhere
+            waiting.extend((child, inner, is_placed) for child in children)
 
 
 def _inside(event: Any, place: Place) -> Place:
     """The place of what an event holds."""
     name: str = event.name
-    if name.startswith(f"{_PREFIX}{_CALL}"):
-        return Place((*place.calls, name.removeprefix(f"{_PREFIX}{_CALL}")))
+    if name.startswith(_CALL_MARK):
+        return Place((*place.calls, name.removeprefix(_CALL_MARK)))
     if name.startswith(_PREFIX):
         return place
     if name.startswith(_NODE):
-        return replace(place, node=name.removeprefix(_NODE), operator=None)
-    if event.tag == torch._C._profiler._EventType.TorchOp and not _ALLOCATING.match(name):
-        return replace(place, operator=name)
+        return Place(place.calls, None, name.removeprefix(_NODE))
+    if event.tag == _OPERATOR and not _ALLOCATING.match(name):
+        return Place(place.calls, name, place.node)
     return place

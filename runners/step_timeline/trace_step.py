@@ -79,7 +79,7 @@ def _record(
             with watched_saves(log), recorder.interval(_TRACED):
                 rig.step.run([micro_batch])
                 session.device.synchronize()
-    recording = recorder.step_recording()
+    recording = recorder.step_recording(_TRACED)
     (interval,) = recording.trace.named(_TRACED)
     before = [size for time_ns, size, _ in recording.trace.changes if time_ns < interval.start_ns]
     measured = recording.trace.since(interval.start_ns)
