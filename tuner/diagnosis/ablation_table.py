@@ -74,7 +74,7 @@ def ablation_table(costs: Sequence[UnitCost], micro_batch_size: int) -> Table:
     """Every region at one size, the best trade first; alike ones share a row."""
     alike = alike_costs(cost for cost in costs if cost.micro_batch_size == micro_batch_size)
     has_lists = len({each.blocks for each in alike}) > 1
-    table = Table(box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for title in ("list", "blocks", "action") if has_lists else ("blocks", "action"):
         table.add_column(title, overflow="fold")
     for title in ("saves", "rebuild", "saved per ms"):
@@ -100,7 +100,7 @@ def sizes_table(costs: Sequence[UnitCost]) -> Table | None:
     groups: defaultdict[tuple[str, str], defaultdict[int, list[UnitCost]]] = defaultdict(lambda: defaultdict(list))
     for cost in costs:
         groups[cost.blocks, action_name(cost)][cost.micro_batch_size].append(cost)
-    table = Table(box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("action", overflow="fold")
     for size in sizes:
         table.add_column(f"at {size}", justify="right", no_wrap=True)
