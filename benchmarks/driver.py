@@ -1,7 +1,8 @@
 """What the driver itself costs per trial: ask, tell, results.json and MLflow of a study whose trials take no time.
 
 Everything but the device is real: Optuna's and MLflow's databases, the study's folder, the loop of `tune run`. Up to
-1,000 simulated workers hand back one result at a time, and each that ends makes room for the next trial.
+1,000 simulated workers hand back one result at a time, at the pace of real ones, and each that ends makes room for the
+next trial.
 """
 
 from __future__ import annotations
@@ -150,14 +151,23 @@ class Meter:
 
 
 class ClockedRunner(ReplayRunner):
-    """Simulated workers whose trials take 1 to 2 simulated seconds; what the simulation itself takes is not counted."""
+    """Simulated workers whose trials take 1 to 2 simulated seconds; what the simulation itself takes is not counted.
 
-    def __init__(self, meter: Meter, *, capacity: int) -> None:
+    Args:
+        interval_s: Real time from one result to the next, unless the driver takes longer.
+    """
+
+    def __init__(self, meter: Meter, *, capacity: int, interval_s: float) -> None:
         super().__init__(DEVICE.measure, capacity=capacity, latency_s=_latency_s, inspection=INSPECTION)
         self._meter = meter
+        self._interval_s = interval_s
+        self._next_at = 0.0
 
     def collect(self, timeout_s: float) -> Sequence[TrialResult]:
         results = super().collect(timeout_s)
+        now = time.monotonic()
+        time.sleep(max(0.0, self._next_at - now))
+        self._next_at = max(self._next_at, now) + self._interval_s
         self._meter.begin()
         return results
 
@@ -217,9 +227,9 @@ def write_search(folder: Path, *, num_trials: int, sampler: str) -> Path:
     return file
 
 
-def run(file: Path, meter: Meter, *, num_workers: int, resume: bool) -> Outcome:
+def run(file: Path, meter: Meter, *, num_workers: int, interval_s: float, resume: bool) -> Outcome:
     """One session of the study."""
-    runner = ClockedRunner(meter, capacity=num_workers)
+    runner = ClockedRunner(meter, capacity=num_workers, interval_s=interval_s)
     with clocked(meter.parts), open(os.devnull, "w") as nowhere:
 
         def make_progress(results: Callable[[], StudyResults], elapsed_s: Callable[[], float]) -> Meter:
@@ -292,6 +302,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--trials", type=int, default=5000)
     parser.add_argument("--workers", type=int, default=1000, help="simulated ones, each with a trial in flight")
+    parser.add_argument(
+        "--interval-ms",
+        type=float,
+        default=60.0,
+        help="from one result to the next; 60 is 1,000 trials a minute",
+    )
     parser.add_argument("--sampler", default="random", help="a name that search.sampler takes")
     parser.add_argument("--figure", type=Path, help="SVG file to write")
     options = parser.parse_args()
@@ -300,11 +316,12 @@ def main() -> None:
         file = write_search(Path(folder), num_trials=options.trials, sampler=options.sampler)
         meter = Meter(max(1, options.trials // 5))
         before_s = time.process_time()
-        outcome = run(file, meter, num_workers=options.workers, resume=False)
+        interval_s = options.interval_ms / 1000
+        outcome = run(file, meter, num_workers=options.workers, interval_s=interval_s, resume=False)
         end = meter.lap()
         cpu_s = time.process_time() - before_s
         watch = Stopwatch()
-        run(file, Meter(options.trials), num_workers=options.workers, resume=True)
+        run(file, Meter(options.trials), num_workers=options.workers, interval_s=interval_s, resume=True)
         resume = watch.lap()
     print(
         f"{len(outcome.results.trials):,} trials, {options.workers:,} workers, sampler {options.sampler}; Python "

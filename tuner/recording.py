@@ -145,7 +145,8 @@ class MlflowListener:
     def _record_news(self) -> None:
         # Read first: whatever has ended by now has begun before.
         results = self._newest
-        while self._begun:
+        # Those that begin meanwhile come next time: a slow store must not put off the results for ever.
+        for _ in range(len(self._begun)):
             trial_number, name, started_at_s = self._begun.popleft()
             self._recorder.start_trial(trial_number, name=name, started_at_s=started_at_s)
         if results is not None:

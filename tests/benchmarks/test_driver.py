@@ -15,7 +15,7 @@ def test_a_short_study_gives_both_tables_and_the_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     figure = tmp_path / "driver.svg"
-    options = ["--trials", "210", "--workers", "4", "--figure", str(figure)]
+    options = ["--trials", "210", "--workers", "4", "--interval-ms", "5", "--figure", str(figure)]
     monkeypatch.setattr("sys.argv", ["driver.py", *options])
     driver.main()
     said = capsys.readouterr().out
