@@ -22,6 +22,8 @@ from tuner.export.yaml_block import dump_yaml_block, yaml_value
 
 #: Words that another program puts in place of a value: OmegaConf's, shells' and Jinja's.
 _TEMPLATE = re.compile(r"\$\{|\{\{|\{%|<<[A-Z_]+>>")
+#: A few lines of nested aliases can stand for billions.
+_MOST_NODES = 100_000
 _ALIAS = re.compile(r"[ \t]*(\*[^\s,\]}]+)")
 
 
@@ -32,15 +34,14 @@ class YamlConfig:
     has_null = True
 
     def read(self, text: str) -> Tree:
-        root = _compose(text)
-        tree = _tree(root, {})
+        tree = _Reader().tree(_compose(text))
         assert isinstance(tree, dict), "the root is a mapping"
         return tree
 
     def plain(self, value: object) -> object:
         if isinstance(value, dict):
             return {key: self.plain(item) for key, item in value.items()}
-        return _tree(yaml.compose(yaml_value(value), Loader=yaml.SafeLoader), {})
+        return _Reader().tree(yaml.compose(yaml_value(value), Loader=yaml.SafeLoader))
 
     def line_of(self, text: str, path: KeyPath) -> int:
         key, _ = _entry(_compose(text), path)
@@ -87,24 +88,31 @@ def _compose(text: str) -> Any:
     return root
 
 
-def _tree(node: Any, known: dict[int, object]) -> object:
-    """Mappings by key, lists, and each scalar as its tag and text; an alias is what it repeats."""
-    if id(node) in known:
-        return known[id(node)]
-    if isinstance(node, yaml.ScalarNode):
-        return (node.tag, _text(node))
-    result: Any
-    if isinstance(node, yaml.SequenceNode):
-        result = known[id(node)] = []
-        result.extend(_tree(item, known) for item in node.value)
+class _Reader:
+    """Turns nodes into a tree with every alias written out, so that an edit of one place is seen at the others."""
+
+    def __init__(self) -> None:
+        self._num_nodes = 0
+        self._around: set[int] = set()
+
+    def tree(self, node: Any) -> object:
+        """Mappings by key, lists, and each scalar as its tag and text."""
+        self._num_nodes += 1
+        line = node.start_mark.line + 1
+        if self._num_nodes > _MOST_NODES or id(node) in self._around:
+            raise UneditableError(line, "repeats anchors inside themselves or too often; write them out")
+        if isinstance(node, yaml.ScalarNode):
+            return (node.tag, _text(node))
+        self._around.add(id(node))
+        result: Any = [self.tree(item) for item in node.value] if isinstance(node, yaml.SequenceNode) else {}
+        for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+            name = key.value if isinstance(key, yaml.ScalarNode) else repr(self.tree(key))
+            if name in result:
+                line = key.start_mark.line + 1
+                raise UneditableError(line, f"says {name} twice in one mapping; keep one of the two")
+            result[name] = self.tree(value)
+        self._around.remove(id(node))
         return result
-    result = known[id(node)] = {}
-    for key, value in node.value:
-        name = key.value if isinstance(key, yaml.ScalarNode) else repr(_tree(key, known))
-        if name in result:
-            raise UneditableError(key.start_mark.line + 1, f"says {name} twice in one mapping; keep one of the two")
-        result[name] = _tree(value, known)
-    return result
 
 
 def _text(node: Any) -> str:
