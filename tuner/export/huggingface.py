@@ -7,17 +7,24 @@ cannot say, `tuner.integrations.huggingface` does in training code.
 from __future__ import annotations
 
 from search_spaces.policy import RecomputePolicy
-from search_spaces.yaml_text import dump_yaml
 from tuner.export.base import ExportContext, HeaderSyntax, Refusal, StackVersion
+from tuner.export.command_line import CommandLine
 from tuner.export.forms import ANYTHING, EVERY_BLOCK, EVERY_KTH_FROM_THE_FIRST, NOTHING, Form, one_list
 from tuner.export.layer_distance import layer_distance
 from tuner.export.notes import autocast_note, policy_file_note, processes_note
+from tuner.export.yaml_block import yaml_block
 from tuner.results import StudyResults, TrialRecord
 
 _PACKAGE = "transformers"
+#: As HfArgumentParser reads the same fields.
+_COMMAND_LINE = CommandLine(separator="_", booleans="word")
 #: Renamed in 5.23.0; the old names are aliases until 6.
 _NAMES = ("activation_checkpointing", "activation_checkpointing_kwargs")
 _OLD_NAMES = ("gradient_checkpointing", "gradient_checkpointing_kwargs")
+
+
+def _version(name: str, covers: str, *, since: str, until: str) -> StackVersion:
+    return StackVersion(name, covers, _PACKAGE, since, until, command_line=_COMMAND_LINE)
 
 
 class HuggingFaceExporter:
@@ -25,11 +32,11 @@ class HuggingFaceExporter:
 
     name = "huggingface"
     versions: tuple[StackVersion, ...] = (
-        StackVersion("5.23", "transformers 5.23 and newer 5.x", _PACKAGE, since="5.23", until="6"),
-        StackVersion("5.17", "transformers 5.17 to 5.22", _PACKAGE, since="5.17", until="5.23"),
-        StackVersion("5.16", "transformers 5.16", _PACKAGE, since="5.16", until="5.17"),
-        StackVersion("5.0", "transformers 5.0 to 5.15", _PACKAGE, since="5.0", until="5.16"),
-        StackVersion("4.57", "transformers 4.35 to 4.57", _PACKAGE, since="4.35", until="5.0"),
+        _version("5.23", "transformers 5.23 and newer 5.x", since="5.23", until="6"),
+        _version("5.17", "transformers 5.17 to 5.22", since="5.17", until="5.23"),
+        _version("5.16", "transformers 5.16", since="5.16", until="5.17"),
+        _version("5.0", "transformers 5.0 to 5.15", since="5.0", until="5.16"),
+        _version("4.57", "transformers 4.35 to 4.57", since="4.35", until="5.0"),
     )
     header_syntax: HeaderSyntax = "hash"
 
@@ -46,7 +53,7 @@ class HuggingFaceExporter:
         return None
 
     def write(self, study: StudyResults, trial: TrialRecord, context: ExportContext) -> str:
-        return dump_yaml(self.settings(trial.to_policy(), context))
+        return yaml_block(self.settings(trial.to_policy(), context))
 
     def settings(self, policy: RecomputePolicy, context: ExportContext) -> dict[str, object]:
         switch, arguments = _names(context)
