@@ -26,7 +26,8 @@ from cpu_hog import PERIOD_S, cpu_hog
 from rich.table import Table
 
 from runners.base import TrialRunner
-from runners.measure.spread import Center, center_of_ratios
+from runners.measure.speed_comparison import compare_speeds
+from runners.measure.spread import Center
 from runners.ray_runner import RayRunner, RayRunnerOptions
 from runners.trial import MeasurementSpec, PlayoffSpec, TrialResult, TrialSpec, WorkloadSpec
 from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy, Region
@@ -39,8 +40,8 @@ from tuner.speed_ratio import STANDARD_ERRORS_OF_A_TIE, Playoff, Ratio
 NUM_BLOCKS = 8
 WORKLOAD = WorkloadSpec(
     model_factory="runners.workloads.gpt:gpt",
-    model_args={"n_layer": NUM_BLOCKS, "n_embd": 128, "n_head": 4, "vocab_size": 512},
-    sequence_length=128,
+    model_args={"n_layer": NUM_BLOCKS, "n_embd": 64, "n_head": 4, "vocab_size": 512},
+    sequence_length=64,
     device="cpu",
 )
 BATCH = BatchShape.split(global_batch_size=8, micro_batch_size=4)
@@ -165,7 +166,7 @@ def _truth(runner: TrialRunner, pair: Pair, num_rounds: int) -> Center:
     if result.failure is not None:
         raise SystemExit(f"noise: the playoff that gives the truth failed: {result.failure}")
     first_s, second_s = result.step_times_s
-    center = center_of_ratios([theirs / mine for mine, theirs in zip(first_s, second_s, strict=True)])
+    center = compare_speeds(first_s, second_s)
     print(
         f"truth, {pair.name}: {center.value:.4f} +-{center.standard_error:.4f} over {len(first_s)} rounds of steps of "
         f"{statistics.median(first_s) * 1e3:.0f} ms, load {os.getloadavg()[0]:.1f}",

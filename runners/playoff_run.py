@@ -6,8 +6,9 @@ import time
 from collections.abc import Sequence
 
 from runners.measure.length_mix import run_in_turn
-from runners.measure.spread import Center, center_of_ratios
-from runners.measure.step_time import time_once
+from runners.measure.speed_comparison import compare_speeds
+from runners.measure.spread import Center
+from runners.measure.step_time import TimedRun, time_once
 from runners.rig import Rig
 from runners.trial import PlayoffResult, PlayoffSpec
 from runners.worker_session import WorkerSession
@@ -29,24 +30,26 @@ def run_playoff(spec: PlayoffSpec, session: WorkerSession) -> PlayoffResult:
     steps = [session.steps(policy) for policy in spec.policies]
     num_lengths = len(session.spec.sequence_lengths) or 1
     rig = Rig(session.workload, spec.workload, session.device)
-    rounds: list[list[float]] = []
+    rounds: list[list[TimedRun]] = []
     for number in range(_WARMUP_ROUNDS + spec.max_rounds):
-        times_s = [0.0] * len(spec.policies)
+        timed: dict[int, TimedRun] = {}
         for offset in range(len(spec.policies)):
             index = (number + offset) % len(spec.policies)
             rig.place(spec.policies[index])
             cycle = steps[index]
-            cycle_s = time_once(lambda: run_in_turn(rig.step, cycle), session.device)  # noqa: B023  # called at once
-            times_s[index] = cycle_s / num_lengths
+            timed[index] = time_once(lambda: run_in_turn(rig.step, cycle), session.device)  # noqa: B023  # called at once
         if number >= _WARMUP_ROUNDS:
-            rounds.append(times_s)
+            rounds.append([timed[index] for index in range(len(spec.policies))])
         is_late = spec.timeout_s is not None and time.monotonic() - start > _DEADLINE_SHARE * spec.timeout_s
         if len(rounds) >= spec.min_rounds and (is_late or _is_steady(rounds, spec.relative_spread)):
             break
-    return PlayoffResult(step_times_s=tuple(zip(*rounds, strict=True)))
+    return PlayoffResult(
+        step_times_s=tuple(tuple(run.time_s / num_lengths for run in runs) for runs in zip(*rounds, strict=True)),
+        processor_shares=tuple(tuple(run.processor_share for run in runs) for runs in zip(*rounds, strict=True)),
+    )
 
 
-def _is_steady(rounds: Sequence[Sequence[float]], relative_spread: float) -> bool:
+def _is_steady(rounds: Sequence[Sequence[TimedRun]], relative_spread: float) -> bool:
     """True where the fastest policy is known: each other one's ratio to it is, or that it is far from it is."""
     centers = [_speed_over(rounds, index, 0) for index in range(len(rounds[0]))]
     fastest = max(range(len(centers)), key=lambda index: centers[index].value)
@@ -58,5 +61,10 @@ def _is_steady(rounds: Sequence[Sequence[float]], relative_spread: float) -> boo
     )
 
 
-def _speed_over(rounds: Sequence[Sequence[float]], index: int, other: int) -> Center:
-    return center_of_ratios([times_s[other] / times_s[index] for times_s in rounds])
+def _speed_over(rounds: Sequence[Sequence[TimedRun]], index: int, other: int) -> Center:
+    mine, theirs = [runs[index] for runs in rounds], [runs[other] for runs in rounds]
+    return compare_speeds(
+        [run.time_s for run in mine],
+        [run.time_s for run in theirs],
+        [[run.processor_share for run in runs] for runs in (mine, theirs)],
+    )

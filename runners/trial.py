@@ -256,6 +256,7 @@ class TrialResult(Record):
         relative_speed: Samples per second over those of the interleaved reference steps.
         relative_speed_spread: Standard error of ``relative_speed``.
         reference_step_time_s: What the reference would take for the same global batch, measured beside this trial.
+        reference_drift_ratio: What it took in the later half of the trial over what it took in the earlier half.
         recomputed_flops_ratio: FLOPs that recompute adds over the FLOPs of the same step without it.
         peak_memory_bytes: What the cap is tested against: reserved on accelerators, allocated on CPU.
         prediction: What had been predicted of it; added by whoever asked for the trial.
@@ -275,6 +276,7 @@ class TrialResult(Record):
     relative_speed: float | None = None
     relative_speed_spread: float | None = None
     reference_step_time_s: float | None = None
+    reference_drift_ratio: float | None = None
     forward_time_s: float | None = None
     backward_time_s: float | None = None
     recompute_time_s: float | None = None
@@ -314,9 +316,11 @@ class PlayoffResult(Answer):
     Attributes:
         step_times_s: Shape (num_policies, num_rounds); times of one round were taken right after one another. Of
             several sequence lengths each is the mean of one step at each.
+        processor_shares: Processor seconds over wall seconds of each of these steps; empty where not known.
     """
 
     step_times_s: tuple[tuple[float, ...], ...] = ()
+    processor_shares: tuple[tuple[float, ...], ...] = ()
 
 
 FailureStatus = Literal[

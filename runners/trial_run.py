@@ -108,9 +108,9 @@ class TrialRun:
 
         def time_reference() -> float:
             with rig.placed(reference):
-                seconds = time_once(lambda: [rig.step.accumulate(step) for step in steps], self._session.device)
+                timed = time_once(lambda: [rig.step.accumulate(step) for step in steps], self._session.device)
             rig.step.drop_gradients()
-            return seconds * per_step / num_timed
+            return timed.time_s * per_step / num_timed
 
         return time_reference
 
@@ -144,6 +144,7 @@ class TrialRun:
             relative_speed=None if speed is None else speed.value,
             relative_speed_spread=None if speed is None else _known(speed.standard_error),
             reference_step_time_s=statistics.median(times.reference_times_s) if times.reference_times_s else None,
+            reference_drift_ratio=times.reference_drift(),
             forward_time_s=times.phases.forward_s,
             backward_time_s=times.phases.backward_s,
             recompute_time_s=times.phases.recompute_s,

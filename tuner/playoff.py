@@ -16,6 +16,8 @@ from tuner.speed_ratio import STANDARD_ERRORS_OF_A_TIE, Playoff
 _CLOSE_RATIO = 0.1
 #: Trials in one playoff: each costs a step per round.
 _MAX_ENTRANTS = 5
+#: Rounds at most. On a quiet machine about ten are enough; the others wait for a neighbour to pause.
+_MAX_ROUNDS = 100
 
 
 def playoff_entrants(results: Sequence[TrialResult], objective: Objective, *, baseline_key: str) -> list[TrialResult]:
@@ -47,11 +49,20 @@ def run_playoff(
     runner: TrialRunner, entrants: Sequence[TrialResult], workload: WorkloadSpec, *, timeout_s: float
 ) -> Playoff | str:
     """Times the entrants in turn; one line where that failed."""
-    spec = PlayoffSpec(policies=tuple(result.policy for result in entrants), workload=workload, timeout_s=timeout_s)
+    spec = PlayoffSpec(
+        policies=tuple(result.policy for result in entrants),
+        workload=workload,
+        max_rounds=_MAX_ROUNDS,
+        timeout_s=timeout_s,
+    )
     result = runner.playoff(spec)
     if result.failure is not None:
         return result.failure
-    return Playoff(trials=tuple(entrant.trial_number for entrant in entrants), step_times_s=result.step_times_s)
+    return Playoff(
+        trials=tuple(entrant.trial_number for entrant in entrants),
+        step_times_s=result.step_times_s,
+        processor_shares=result.processor_shares,
+    )
 
 
 def _may_be_as_fast(result: TrialResult, fastest: TrialResult) -> bool:

@@ -71,6 +71,7 @@ class TrialRecord(_Record):
     predicted_peak_memory_bytes: int | None
     predicted_step_time_s: float | None
     predicted_step_time_spread_s: float | None = None
+    reference_drift_ratio: float | None = None
     verification: Verification | None
     node: str | None
     device: str | None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
 
-from runners.measure.spread import center_of_ratios
+from runners.measure.speed_comparison import compare_speeds
 
 #: A difference within this many standard errors is no difference: about 95 % for a normal spread.
 STANDARD_ERRORS_OF_A_TIE = 2.0
@@ -31,19 +31,21 @@ class Playoff(BaseModel):
     Attributes:
         trials: Their numbers.
         step_times_s: Shape (num_trials, num_rounds); the times of one round were taken right after one another.
+        processor_shares: Processor seconds over wall seconds of each of these steps; empty where not known.
     """
 
     model_config = ConfigDict(frozen=True)
 
     trials: tuple[int, ...]
     step_times_s: tuple[tuple[float, ...], ...]
+    processor_shares: tuple[tuple[float, ...], ...] = ()
 
     def ratio(self, number: int, other: int) -> Ratio | None:
-        """Speed of one trial over that of another, round by round; None where one of them took no part."""
+        """Speed of one trial over that of another, from their calm rounds; None where one of them took no part."""
         if number not in self.trials or other not in self.trials:
             return None
-        mine = self.step_times_s[self.trials.index(number)]
-        theirs = self.step_times_s[self.trials.index(other)]
-        center = center_of_ratios([other_s / own_s for own_s, other_s in zip(mine, theirs, strict=True)])
+        mine, theirs = self.trials.index(number), self.trials.index(other)
+        shares = [self.processor_shares[index] for index in (mine, theirs)] if self.processor_shares else []
+        center = compare_speeds(self.step_times_s[mine], self.step_times_s[theirs], shares)
         error = center.standard_error
         return Ratio(center.value, error if error == error else None)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +12,8 @@ from typing import Any
 
 from runners.devices.base import Device
 from runners.measure.phases import Phase, PhaseSwitch
-from runners.measure.spread import Center, center_of_ratios, median_standard_error
+from runners.measure.speed_comparison import compare_speeds
+from runners.measure.spread import Center, median_standard_error
 from runners.trial import MeasurementSpec
 
 #: A long series is looked at after each twentieth part of it: every look goes through all of its pairs.
@@ -38,25 +41,22 @@ class StepTimes:
         step_times_s: Wall time of each measured step, shape (num_steps,).
         reference_times_s: Reference steps around them, shape (num_steps + 1,); empty without a reference.
         phases: A step of the median time, divided as the steps were.
+        processor_shares: Processor seconds over wall seconds of each measured step, as `step_times_s`.
     """
 
     step_times_s: tuple[float, ...]
     reference_times_s: tuple[float, ...]
     phases: PhaseTimes
-
-    def relative_speeds(self) -> list[float]:
-        """Speed of each step relative to the mean of the reference steps right before and after it."""
-        references = self.reference_times_s
-        return [
-            (references[index] + references[index + 1]) / 2 / step_time
-            for index, step_time in enumerate(self.step_times_s)
-            if references
-        ]
+    processor_shares: tuple[float, ...] = ()
 
     def relative_speed(self) -> Center | None:
-        """The middle of `relative_speeds`; None without a reference."""
-        speeds = self.relative_speeds()
-        return center_of_ratios(speeds) if speeds else None
+        """Speed of the steps relative to the mean of the reference steps right before and after each.
+
+        None without a reference.
+        """
+        beside_s = [(before + after) / 2 for before, after in itertools.pairwise(self.reference_times_s)]
+        shares = [self.processor_shares] if self.processor_shares else []
+        return compare_speeds(self.step_times_s, beside_s, shares) if beside_s else None
 
     def reference_drift(self) -> float | None:
         """Median time of the later half of the reference steps over that of the earlier half; None below two."""
@@ -84,17 +84,20 @@ def measure_step_times(
     """
     clock = PhaseClock(device)
     step_times_s: list[float] = []
+    shares: list[float] = []
     reference_times_s: list[float] = []
     if time_reference is not None:
         reference_times_s.append(time_reference())
     while len(step_times_s) < measurement.max_steps:
         with phases.watched_by(clock):
-            step_times_s.append(time_once(run_step, device))
+            timed = time_once(run_step, device)
+        step_times_s.append(timed.time_s)
+        shares.append(timed.processor_share)
         clock.end_step(step_times_s[-1])
         if time_reference is not None:
             reference_times_s.append(time_reference())
         phases_of_median = clock.split(statistics.median(step_times_s))
-        times = StepTimes(tuple(step_times_s), tuple(reference_times_s), phases_of_median)
+        times = StepTimes(tuple(step_times_s), tuple(reference_times_s), phases_of_median, tuple(shares))
         if len(step_times_s) >= measurement.min_steps and (give_up() or _is_steady(times, measurement)):
             break
     return times
@@ -111,14 +114,30 @@ def _is_steady(times: StepTimes, measurement: MeasurementSpec) -> bool:
     return median_standard_error(step_times_s) <= measurement.relative_spread * statistics.median(step_times_s)
 
 
-def time_once(run: Callable[[], object], device: Device) -> float:
-    """Seconds that one call takes on the device, from idle to idle."""
+@dataclass(frozen=True)
+class TimedRun:
+    """What one call took.
+
+    Attributes:
+        time_s: Wall time on the device, from idle to idle.
+        processor_share: Processor seconds of this process, all threads together, over wall seconds of the host: low
+            where others took the processor.
+    """
+
+    time_s: float
+    processor_share: float
+
+
+def time_once(run: Callable[[], object], device: Device) -> TimedRun:
+    """Times one call."""
     device.synchronize()
+    processor_start_s, host_start_s = time.process_time(), time.perf_counter()
     start = device.mark()
     run()
     end = device.mark()
     device.synchronize()
-    return device.elapsed_s(start, end)
+    host_s = time.perf_counter() - host_start_s
+    return TimedRun(device.elapsed_s(start, end), (time.process_time() - processor_start_s) / host_s)
 
 
 class PhaseClock:

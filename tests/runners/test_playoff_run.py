@@ -38,7 +38,7 @@ def playoff(trials: Trials) -> Callable[..., int]:
         session.device = ScriptedDevice(scripted(times_s))
         result = run_playoff(spec, session)
         assert result.failure is None
-        assert len({len(times) for times in result.step_times_s}) == 1
+        assert len({len(times) for times in (*result.step_times_s, *result.processor_shares)}) == 1
         return len(result.step_times_s[0])
 
     return play

@@ -15,7 +15,7 @@ from runners.apply_policy import apply_policy
 from runners.devices.base import MeasuredStep, PeakMemory
 from runners.devices.cpu import CpuDevice
 from runners.measure.phases import Phase, PhaseSwitch
-from runners.measure.spread import median_standard_error
+from runners.measure.spread import Center, median_standard_error
 from runners.measure.step_time import PhaseClock, StepTimes, measure_step_times, time_once
 from runners.rig import Rig
 from runners.trial import MeasurementSpec, WorkloadSpec
@@ -85,7 +85,7 @@ def measure(
 
     def reference_timer(times_s: list[float]) -> Callable[[], float]:
         references = chain(times_s, repeat(times_s[-1]))
-        return lambda: time_once(lambda: device.passes(next(references)), device)
+        return lambda: time_once(lambda: device.passes(next(references)), device).time_s
 
     return measure_step_times(
         lambda: device.passes(next(steps)),
@@ -125,16 +125,16 @@ class TestReference:
     def test_each_step_is_compared_with_the_reference_steps_around_it(self) -> None:
         times = measure([2.0, 4.0], [1.0, 3.0, 5.0], min_steps=2, max_steps=2)
         assert times.reference_times_s == (1.0, 3.0, 5.0)
-        assert times.relative_speeds() == [2.0 / 2.0, 4.0 / 4.0]
+        assert times.relative_speed() == Center(1.0, 0.0)
 
-    def test_without_a_reference_there_are_no_relative_speeds(self) -> None:
-        assert measure([2.0, 4.0], min_steps=2, max_steps=2).relative_speeds() == []
+    def test_without_a_reference_there_is_no_relative_speed(self) -> None:
+        assert measure([2.0, 4.0], min_steps=2, max_steps=2).relative_speed() is None
 
     def test_machine_that_slows_down_leaves_the_relative_speed_alone(self) -> None:
         slowing = [1.1**n for n in range(40)]
         times = measure(slowing, [2.0 * factor for factor in slowing], min_steps=5, max_steps=40)
         assert len(times.step_times_s) == 5
-        assert all(speed == pytest.approx(2.1) for speed in times.relative_speeds())
+        assert times.relative_speed().value == pytest.approx(2.1)
 
     def test_spread_of_the_relative_speed_decides_where_there_is_a_reference(self) -> None:
         assert len(measure([1.0], [1.0, 3.0, 1.0, 9.0] * 9, min_steps=4, max_steps=9).step_times_s) == 9
@@ -315,7 +315,7 @@ class TestRealStep:
             clock.end_step(1.0)
             recompute_s = clock.split(1.0).recompute_s
             with rig.placed(None):
-                forward_s = sum(time_once(lambda: block(x), device) for block in rig.model.blocks)  # noqa: B023  # called at once
+                forward_s = sum(time_once(lambda: block(x), device).time_s for block in rig.model.blocks)  # noqa: B023  # called at once
             ratios.append(recompute_s / forward_s)
         assert 0.8 < statistics.median(ratios) < 1.25
 
