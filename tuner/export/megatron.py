@@ -16,7 +16,7 @@ from tuner.export.megatron_arguments import (
     rng_conflict,
 )
 from tuner.export.shell_array import shell_array
-from tuner.export.yaml_block import yaml_block
+from tuner.export.yaml_block import dump_yaml_block
 from tuner.results import StudyResults, TrialRecord
 
 _PACKAGE = "megatron-core"
@@ -57,7 +57,7 @@ class MegatronExporter:
     def write(self, study: StudyResults, trial: TrialRecord, context: ExportContext) -> str:
         settings = self.settings(trial.to_policy(), context)
         if context.version.command_line is None:
-            return yaml_block(settings)
+            return dump_yaml_block(settings)
         return shell_array("RECOMPUTE_ARGS", context.version.command_line.arguments(settings))
 
     def settings(self, policy: RecomputePolicy, context: ExportContext) -> dict[str, object]:

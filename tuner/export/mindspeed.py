@@ -24,7 +24,7 @@ from tuner.export.megatron_arguments import (
 )
 from tuner.export.notes import autocast_note, processes_note
 from tuner.export.shell_array import shell_array
-from tuner.export.yaml_block import yaml_block
+from tuner.export.yaml_block import dump_yaml_block
 from tuner.results import StudyResults, TrialRecord
 
 _LLM, _MM, _MM_ANY_UNIT = "llm-fsdp2", "mm-fsdp2", "mm-fsdp2-units"
@@ -88,7 +88,7 @@ class MindSpeedExporter:
     def write(self, study: StudyResults, trial: TrialRecord, context: ExportContext) -> str:
         settings = self.settings(trial.to_policy(), context)
         if context.version.command_line is None:
-            return yaml_block(settings)
+            return dump_yaml_block(settings)
         return shell_array("RECOMPUTE_ARGS", context.version.command_line.arguments(settings))
 
     def settings(self, policy: RecomputePolicy, context: ExportContext) -> dict[str, object]:

@@ -14,7 +14,7 @@ from tuner.export.megatron_arguments import (
     recompute_arguments,
     rng_conflict,
 )
-from tuner.export.yaml_block import yaml_block
+from tuner.export.yaml_block import dump_yaml_block
 from tuner.results import StudyResults, TrialRecord
 
 _SECTION = ("modules", "pre_trainer", "overrides")
@@ -42,7 +42,7 @@ class PrimusExporter:
         return rng_conflict(policy)
 
     def write(self, study: StudyResults, trial: TrialRecord, context: ExportContext) -> str:
-        return yaml_block(self.settings(trial.to_policy(), context))
+        return dump_yaml_block(self.settings(trial.to_policy(), context))
 
     def settings(self, policy: RecomputePolicy, context: ExportContext) -> dict[str, object]:
         settings: dict[str, object] = {**batch_arguments(policy), **_recompute(policy, context)}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from search_spaces.yaml_text import dump_yaml
 
 
-def yaml_block(data: Mapping[str, object], *, depth: int = 0) -> str:
+def dump_yaml_block(data: Mapping[str, object], *, depth: int = 0) -> str:
     """Mappings over lines, indented by two spaces a level; lists on one line; an empty mapping as ``{}``.
 
     Raises:
@@ -27,5 +27,5 @@ def yaml_value(value: object) -> str:
 
 def _entry(key: str, value: object, depth: int) -> str:
     if isinstance(value, Mapping) and value:
-        return f"{yaml_value(key)}:\n" + yaml_block(value, depth=depth + 1)
+        return f"{yaml_value(key)}:\n" + dump_yaml_block(value, depth=depth + 1)
     return f"{yaml_value(key)}: {yaml_value(value)}\n"

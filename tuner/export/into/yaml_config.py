@@ -18,7 +18,7 @@ from tuner.export.into.config_text import (
     line_start,
     replaced,
 )
-from tuner.export.yaml_block import yaml_block, yaml_value
+from tuner.export.yaml_block import dump_yaml_block, yaml_value
 
 #: Words that another program puts in place of a value: OmegaConf's, shells' and Jinja's.
 _TEMPLATE = re.compile(r"\$\{|\{\{|\{%|<<[A-Z_]+>>")
@@ -56,7 +56,7 @@ class YamlConfig:
         if parent.flow_style:
             return _added_in_flow(text, parent, path, value)
         beside = next((entry for entry in parent.value if entry[0].value == after), parent.value[-1])
-        return _added_line(text, parent, beside, yaml_block({path[-1]: value}).rstrip("\n"))
+        return _added_line(text, parent, beside, dump_yaml_block({path[-1]: value}).rstrip("\n"))
 
     def remove(self, text: str, path: KeyPath) -> str:
         parent = _parent(_compose(text), path)
