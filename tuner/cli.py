@@ -154,6 +154,9 @@ def export(
         typer.Option("--into", metavar="FILE", help="Your own YAML, TOML, JSON or launch script to set the keys in."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --into: show the change, write nothing.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Ask the installed stack what it recomputes under the export.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a measured policy as a training config, or set its keys in a config that you have."""
@@ -167,6 +170,7 @@ def export(
         through_python=through_python,
         into=into,
         dry_run=dry_run,
+        check=check,
     )
     end_with(lambda: export_command(study, export_format, options, output_dir=output_dir, as_json=as_json))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from search_spaces.whole_file import write_whole
 from tuner.commands.export_into import export_into
-from tuner.console import EXIT_DONE, err_console, show_text
+from tuner.console import EXIT_DONE, EXIT_FAILED, err_console, show_text
 from tuner.export.base import Exporter, ExportError
 from tuner.export.choose_trial import choose_trial
 from tuner.export.context import context_of
@@ -17,6 +17,7 @@ from tuner.export.export_trial import export_trial
 from tuner.export.registry import EXPORTERS
 from tuner.export.versions import choose_version, installed_misfit
 from tuner.memory_size import parse_memory_size
+from tuner.selfcheck.self_check import describe_report, self_check
 from tuner.studies import find_study
 
 
@@ -32,6 +33,7 @@ class ExportOptions:
         through_python: Whether training code will use `tuner.integrations`.
         into: The user's own config or launch script, whose keys are set.
         dry_run: Whether that file is only compared.
+        check: Whether the installed stack is asked what it recomputes under the export.
     """
 
     trial: int | None = None
@@ -41,6 +43,7 @@ class ExportOptions:
     through_python: bool = False
     into: Path | None = None
     dry_run: bool = False
+    check: bool = False
 
 
 def export_command(
@@ -74,9 +77,13 @@ def export_command(
         document |= {"file": str(options.output)}
     elif not as_json:
         show_text(text)
+    report = self_check(exporter, results, chosen, context, text) if options.check else None
+    for line in [] if report is None else describe_report(report):
+        err_console.print(line, soft_wrap=True, markup=False)
     if as_json:
-        show_text(json.dumps({**document, "text": text}, indent=2))
-    return EXIT_DONE
+        found = {} if report is None else {"check": {**report.model_dump(), "agrees": report.agrees}}
+        show_text(json.dumps({**document, **found, "text": text}, indent=2))
+    return EXIT_DONE if report is None or report.agrees else EXIT_FAILED
 
 
 def _refuse_contradictions(options: ExportOptions) -> None:

@@ -7,10 +7,10 @@ The plugin recomputes what its wrapping policy matches, with the RNG handling th
 from __future__ import annotations
 
 from search_spaces.policy import RecomputePolicy
-from search_spaces.yaml_text import dump_yaml
 from tuner.export.base import ExportContext, HeaderSyntax, Refusal, StackVersion
 from tuner.export.forms import ANYTHING, EVERY_BLOCK, NOTHING, Form
 from tuner.export.notes import autocast_note, policy_file_note
+from tuner.export.yaml_block import dump_yaml_block
 from tuner.results import StudyResults, TrialRecord
 
 _FSDP1 = "fsdp1"
@@ -45,7 +45,7 @@ class AccelerateExporter:
         )
 
     def write(self, study: StudyResults, trial: TrialRecord, context: ExportContext) -> str:
-        return dump_yaml(self.settings(trial.to_policy(), context))
+        return dump_yaml_block(self.settings(trial.to_policy(), context))
 
     def settings(self, policy: RecomputePolicy, context: ExportContext) -> dict[str, object]:
         recomputes = policy.recomputes and not context.through_python

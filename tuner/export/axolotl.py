@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from search_spaces.policy import RecomputePolicy
-from search_spaces.yaml_text import dump_yaml
 from tuner.export.base import ExportContext, HeaderSyntax, Refusal, StackVersion
 from tuner.export.forms import EVERY_BLOCK, EVERY_KTH_FROM_THE_FIRST, NOTHING, Form, one_list
 from tuner.export.layer_distance import layer_distance
 from tuner.export.notes import autocast_note, processes_note
+from tuner.export.yaml_block import dump_yaml_block
 from tuner.results import StudyResults, TrialRecord
 
 
@@ -29,7 +29,7 @@ class AxolotlExporter:
         return None
 
     def write(self, study: StudyResults, trial: TrialRecord, context: ExportContext) -> str:
-        return dump_yaml(self.settings(trial.to_policy(), context))
+        return dump_yaml_block(self.settings(trial.to_policy(), context))
 
     def settings(self, policy: RecomputePolicy, context: ExportContext) -> dict[str, object]:
         arguments: dict[str, object] = {"use_reentrant": False, "preserve_rng_state": policy.preserve_rng_state}

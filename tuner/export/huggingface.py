@@ -12,7 +12,7 @@ from tuner.export.command_line import CommandLine
 from tuner.export.forms import ANYTHING, EVERY_BLOCK, EVERY_KTH_FROM_THE_FIRST, NOTHING, Form, one_list
 from tuner.export.layer_distance import layer_distance
 from tuner.export.notes import autocast_note, policy_file_note, processes_note
-from tuner.export.yaml_block import yaml_block
+from tuner.export.yaml_block import dump_yaml_block
 from tuner.results import StudyResults, TrialRecord
 
 _PACKAGE = "transformers"
@@ -53,7 +53,7 @@ class HuggingFaceExporter:
         return None
 
     def write(self, study: StudyResults, trial: TrialRecord, context: ExportContext) -> str:
-        return yaml_block(self.settings(trial.to_policy(), context))
+        return dump_yaml_block(self.settings(trial.to_policy(), context))
 
     def settings(self, policy: RecomputePolicy, context: ExportContext) -> dict[str, object]:
         switch, arguments = _names(context)

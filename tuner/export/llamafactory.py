@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from search_spaces.policy import RecomputePolicy
-from search_spaces.yaml_text import dump_yaml
 from tuner.export.base import ExportContext, HeaderSyntax, Refusal, StackVersion
 from tuner.export.forms import EVERY_BLOCK, NOTHING, Form
 from tuner.export.notes import autocast_note, processes_note
+from tuner.export.yaml_block import dump_yaml_block
 from tuner.results import StudyResults, TrialRecord
 
 _V1 = "v1"
@@ -37,7 +37,7 @@ class LlamaFactoryExporter:
         )
 
     def write(self, study: StudyResults, trial: TrialRecord, context: ExportContext) -> str:
-        return dump_yaml(self.settings(trial.to_policy(), context))
+        return dump_yaml_block(self.settings(trial.to_policy(), context))
 
     def settings(self, policy: RecomputePolicy, context: ExportContext) -> dict[str, object]:
         batch = policy.batch
