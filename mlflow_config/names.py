@@ -91,6 +91,7 @@ POLICY_FILE = "policy.yaml"
 REPORT_FILE = "report.html"
 SEARCH_FILE = "search.yaml"
 TRIALS_FILE = "trials.json"
+UNIT_COSTS_FILE = "unit_costs.json"
 
 #: Folder of the timelines.
 TIMELINES = "timeline"

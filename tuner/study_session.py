@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -431,6 +432,9 @@ class _Session:
         else:
             texts[names.POLICY_FILE] = policy_yaml(results, best)
             self._folder.write(self._folder.policy_file, texts[names.POLICY_FILE])
+        if results.unit_costs:
+            costs = [cost.model_dump(mode="json") for cost in results.unit_costs]
+            texts[names.UNIT_COSTS_FILE] = json.dumps(costs, indent=1)
         texts |= self._timelines.write(self._folder)
         mlflow.finish(texts=texts, markdown="\n\n".join(summary.sentences))
         return summary

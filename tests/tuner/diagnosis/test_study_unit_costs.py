@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from simulation import INSPECTION, failure, measure, run
 
+from mlflow_config import names
 from runners.diagnosis.records import Diagnosis, DiagnosisSpec, UnitCost
 from runners.replay_runner import ReplayRunner
 from runners.trial import TrialResult, TrialSpec, TrialStatus
@@ -45,6 +47,13 @@ def test_a_study_measures_them_once_at_its_end(search: Path) -> None:
     assert len(runner.asked) == 1
     assert outcome.results.unit_costs == [COST]
     assert read_results(outcome.folder.results_file).unit_costs == [COST]
+
+
+def test_mlflow_keeps_them_beside_the_model(search: Path, tracking_database: Path) -> None:
+    run(search, runner=MeasuringRunner())
+    (kept,) = tracking_database.parent.rglob(names.UNIT_COSTS_FILE)
+    assert [UnitCost.model_validate(cost) for cost in json.loads(kept.read_text())] == [COST]
+    assert (kept.parent / names.INSPECTION_FILE).exists()
 
 
 def test_they_take_a_small_part_of_its_time(search: Path) -> None:
