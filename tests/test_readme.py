@@ -175,7 +175,6 @@ def leaves(data: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
 NOT_YET: dict[str, list[object]] = {
     "model.compile": ["blocks", "model"],
     "placement.actions": [["none", "selective"], ["none", "offload"]],
-    "placement.target": ["megatron"],
     "runner.data_parallel_degree": [2],
     "runner.strategy": ["ddp", "fsdp2"],
 }
