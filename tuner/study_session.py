@@ -423,7 +423,11 @@ class _Session:
         results = self.results()
         summary = summarize(results)
         report = report_html(results, summary)
-        texts = {names.FRONT_FILE: front_html(results), names.REPORT_FILE: report}
+        texts = {
+            names.FRONT_FILE: front_html(results),
+            names.REPORT_FILE: report,
+            names.RESULTS_FILE: results.to_json(),
+        }
         self._write_results()
         self._folder.write(self._folder.report_file, report)
         best = results.best_trial()
