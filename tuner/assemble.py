@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mlflow_config.settings import TrackingSettings, tracking_settings
 from runners.local_inspector import LocalInspector
-from runners.ray_runner import RayRunner, RayRunnerOptions
 from runners.step_timeline.records import StepTimelineSpec
 from runners.trial import DryRunSpec, InspectionSpec, MeasurementSpec, ModelInspection, TrialSpec, WorkloadSpec
 from search_spaces.choices import SearchChoices, every_micro_batch_size
@@ -20,6 +20,9 @@ from tuner.memory_size import describe_bytes
 from tuner.objective import Objective
 from tuner.stopping import BaselineFailed, NoFurtherGain, NothingLeft, NumTrials, StopRule, TimeLimit, TooManyFailures
 from tuner.user_error import UserError
+
+if TYPE_CHECKING:
+    from runners.ray_runner import RayRunner
 
 
 class GoalError(UserError):
@@ -190,6 +193,9 @@ def spec_maker(
 
 
 def ray_runner(config: SearchConfig) -> RayRunner:
+    # Ray takes a second to load, and most of what is put together here runs nothing.
+    from runners.ray_runner import RayRunner, RayRunnerOptions
+
     resources = config.runner.resources_per_trial
     return RayRunner(
         RayRunnerOptions(

@@ -37,6 +37,7 @@ _METRICS = (
     names.RELATIVE_SPEED,
     names.RELATIVE_SPEED_SPREAD,
     names.REFERENCE_STEP_TIME_S,
+    names.REFERENCE_DRIFT_RATIO,
     names.FORWARD_TIME_S,
     names.BACKWARD_TIME_S,
     names.RECOMPUTE_TIME_S,
