@@ -58,6 +58,10 @@ def run_self_check(spec: SelfCheckSpec) -> SelfCheckReport:
         found = recomputed_modules(leaves, _Step(workload, model, spec))
     except (CannotCheckError, WorkloadError) as error:
         return SelfCheckReport(refusal=str(error), stack=stack)
+    except ImportError as error:
+        # Stacks say so themselves where they do not get along with another package that is installed.
+        first_line = str(error).strip().splitlines()[0]
+        return SelfCheckReport(refusal=f"{stack} does not start here: {first_line}", stack=stack)
     return SelfCheckReport(
         stack=stack,
         batch=batch,

@@ -17,8 +17,7 @@ from tuner.selfcheck.records import SelfCheckReport, SelfCheckSpec
 
 #: Names of modules that are listed of those that differ.
 _MOST_NAMED = 5
-#: LLaMA-Factory refuses to be imported beside other releases of transformers than its own.
-_ENVIRONMENT = {"DISABLE_VERSION_CHECK": "1", "OMP_WAIT_POLICY": "passive", "TOKENIZERS_PARALLELISM": "false"}
+_ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "TOKENIZERS_PARALLELISM": "false"}
 
 
 def self_check(
