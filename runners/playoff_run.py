@@ -40,13 +40,20 @@ def run_playoff(spec: PlayoffSpec, session: WorkerSession) -> PlayoffResult:
             timed[index] = time_once(lambda: run_in_turn(rig.step, cycle), session.device)  # noqa: B023  # called at once
         if number >= _WARMUP_ROUNDS:
             rounds.append([timed[index] for index in range(len(spec.policies))])
-        is_late = spec.timeout_s is not None and time.monotonic() - start > _DEADLINE_SHARE * spec.timeout_s
-        if len(rounds) >= spec.min_rounds and (is_late or _is_steady(rounds, spec.relative_spread)):
+        if len(rounds) >= spec.min_rounds and (
+            _is_late(spec, time.monotonic() - start) or _is_steady(rounds, spec.relative_spread)
+        ):
             break
     return PlayoffResult(
         step_times_s=tuple(tuple(run.time_s / num_lengths for run in runs) for runs in zip(*rounds, strict=True)),
         processor_shares=tuple(tuple(run.processor_share for run in runs) for runs in zip(*rounds, strict=True)),
     )
+
+
+def _is_late(spec: PlayoffSpec, elapsed_s: float) -> bool:
+    if spec.timing_budget_s is not None and elapsed_s > spec.timing_budget_s:
+        return True
+    return spec.timeout_s is not None and elapsed_s > _DEADLINE_SHARE * spec.timeout_s
 
 
 def _is_steady(rounds: Sequence[Sequence[TimedRun]], relative_spread: float) -> bool:

@@ -300,6 +300,8 @@ class PlayoffSpec(QuestionSpec):
 
     Attributes:
         policies: At least two; the first is what the others are compared with.
+        timing_budget_s: Wall time of the rounds after which those that were run must do, ``min_rounds`` at least; None
+            goes on until the ratios are steady.
         relative_spread: Rounds end once each policy's relative speed has this standard error or less.
     """
 
@@ -308,6 +310,7 @@ class PlayoffSpec(QuestionSpec):
     min_rounds: int = 5
     max_rounds: int = 30
     relative_spread: float = 0.01
+    timing_budget_s: float | None = None
 
 
 class PlayoffResult(Answer):

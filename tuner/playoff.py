@@ -18,6 +18,8 @@ _CLOSE_RATIO = 0.1
 _MAX_ENTRANTS = 5
 #: Rounds at most. On a quiet machine about ten are enough; the others wait for a neighbour to pause.
 _MAX_ROUNDS = 100
+#: Share of the search's time limit that it may take on a machine that does not become quiet.
+_SHARE_OF_TIME_LIMIT = 0.25
 
 
 def playoff_entrants(results: Sequence[TrialResult], objective: Objective, *, baseline_key: str) -> list[TrialResult]:
@@ -46,13 +48,24 @@ def choose_entrants(
 
 
 def run_playoff(
-    runner: TrialRunner, entrants: Sequence[TrialResult], workload: WorkloadSpec, *, timeout_s: float
+    runner: TrialRunner,
+    entrants: Sequence[TrialResult],
+    workload: WorkloadSpec,
+    *,
+    time_limit_s: float,
+    timeout_s: float,
 ) -> Playoff | str:
-    """Times the entrants in turn; one line where that failed."""
+    """Times the entrants in turn; one line where that failed.
+
+    Args:
+        time_limit_s: Of the search that came before; the playoff takes no more than a share of it.
+        timeout_s: Of a trial.
+    """
     spec = PlayoffSpec(
         policies=tuple(result.policy for result in entrants),
         workload=workload,
         max_rounds=_MAX_ROUNDS,
+        timing_budget_s=_SHARE_OF_TIME_LIMIT * time_limit_s,
         timeout_s=timeout_s,
     )
     result = runner.playoff(spec)

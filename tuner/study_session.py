@@ -368,8 +368,13 @@ class _Session:
             return
         numbers = ", ".join(str(entrant.trial_number) for entrant in entrants)
         logger.info("playoff: trials %s are timed again in turn", numbers)
-        timeout_s = self._config.runner.trial_timeout_s
-        outcome = run_playoff(self._runner, entrants, assemble.workload_spec(self._config), timeout_s=timeout_s)
+        outcome = run_playoff(
+            self._runner,
+            entrants,
+            assemble.workload_spec(self._config),
+            time_limit_s=self._config.search.time_limit_s,
+            timeout_s=self._config.runner.trial_timeout_s,
+        )
         if isinstance(outcome, str):
             logger.warning("playoff: %s; the winner is named by the trials' own figures", outcome)
             return

@@ -30,10 +30,21 @@ class ScriptedDevice(CpuDevice):
 def playoff(trials: Trials) -> Callable[..., int]:
     """Plays with the given times; gives back the number of rounds."""
 
-    def play(*times_s: float | Callable[[int], float], max_rounds: int = 40, timeout_s: float | None = None) -> int:
+    def play(
+        *times_s: float | Callable[[int], float],
+        max_rounds: int = 40,
+        timeout_s: float | None = None,
+        timing_budget_s: float | None = None,
+    ) -> int:
         maker = trials("stack.py:plain", num_blocks=3)
         policies = tuple(maker.policy("none", micro=size) for size in (8, 4, 2)[: len(times_s)])
-        spec = PlayoffSpec(policies=policies, workload=maker.workload(), max_rounds=max_rounds, timeout_s=timeout_s)
+        spec = PlayoffSpec(
+            policies=policies,
+            workload=maker.workload(),
+            max_rounds=max_rounds,
+            timeout_s=timeout_s,
+            timing_budget_s=timing_budget_s,
+        )
         session = WorkerSession(maker.workload(), global_batch_size=8)
         session.device = ScriptedDevice(scripted(times_s))
         result = run_playoff(spec, session)
@@ -79,5 +90,7 @@ def test_a_machine_that_slows_all_of_them_disturbs_nothing(playoff: Callable[...
     assert playoff(shaky, lambda number: 1.01 * shaky(number)) == 5
 
 
-def test_want_of_time_ends_it(playoff: Callable[..., int]) -> None:
-    assert playoff(1.0, shaky, timeout_s=0.0) == 5
+@pytest.mark.parametrize("limit", ["timeout_s", "timing_budget_s"])
+def test_want_of_time_ends_it(playoff: Callable[..., int], limit: str) -> None:
+    assert playoff(1.0, shaky, **{limit: 0.0}) == 5
+    assert playoff(1.0, shaky, **{limit: 3600.0}) == 40

@@ -64,7 +64,7 @@ def test_there_are_few_entrants() -> None:
 
 def test_times_come_back_by_trial() -> None:
     one, two = trial(4, "block"), trial(6, "none", 1)
-    playoff = run_playoff(replay(), [one, two], WORKLOAD, timeout_s=60.0)
+    playoff = run_playoff(replay(), [one, two], WORKLOAD, time_limit_s=60.0, timeout_s=60.0)
     assert not isinstance(playoff, str)
     assert playoff.trials == (4, 6)
     assert [set(times) for times in playoff.step_times_s] == [{one.step_time_s}, {two.step_time_s}]
@@ -76,7 +76,10 @@ def test_a_playoff_that_failed_is_one_line() -> None:
             assert spec.timeout_s == 60.0
             return PlayoffResult(failure="out of memory")
 
-    assert run_playoff(Failing(measure), [trial(0), trial(1)], WORKLOAD, timeout_s=60.0) == "out of memory"
+    assert (
+        run_playoff(Failing(measure), [trial(0), trial(1)], WORKLOAD, time_limit_s=60.0, timeout_s=60.0)
+        == "out of memory"
+    )
 
 
 @pytest.mark.parametrize("trials", [[], [trial(0)]], ids=["no trial", "one that does not fit"])
