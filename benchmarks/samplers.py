@@ -163,6 +163,8 @@ def _device_facts(source: TableSource | DeviceKind) -> str:
         facts.append(f"recompute of the last block {ratio:.1f} times as dear as of the first")
     if source.slow_batch != 1:
         facts.append(f"one micro-batch size {source.slow_batch - 1:.0%} slower than it should be")
+    if source.overhead:
+        facts.append(f"{source.overhead:g} times the kernels' time around them in a step of single samples")
     if source.slow_pair != 1:
         facts.append(f"attention+mlp {source.slow_pair - 1:.0%} dearer than attention and mlp together")
     if source.roughness:
