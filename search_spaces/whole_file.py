@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
+import stat
 
 
 def write_whole(path: str | os.PathLike[str], content: str | bytes) -> None:
@@ -14,8 +16,10 @@ def write_whole(path: str | os.PathLike[str], content: str | bytes) -> None:
     symbolic link keeps pointing to its file.
 
     Raises:
-        OSError: The folder is missing or cannot be written to, or the disk is full; the old file is left as it was.
+        OSError: The folder is missing or cannot be written to, the disk is full, or the name is that of a device, a
+            pipe or a socket, which a new file would replace; what was there is left as it was.
     """
+    _refuse_special(path)
     target = os.path.realpath(path)
     folder, name = os.path.split(target)
     temporary = os.path.join(folder, f".{name[:100]}.{secrets.token_hex(6)}.tmp")
@@ -30,3 +34,14 @@ def write_whole(path: str | os.PathLike[str], content: str | bytes) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
+
+
+def _refuse_special(path: str | os.PathLike[str]) -> None:
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "It is a device, a pipe or a socket, not a regular file", os.fspath(path))

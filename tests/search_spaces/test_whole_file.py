@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from pathlib import Path
 
@@ -54,3 +55,20 @@ def test_a_missing_folder_is_an_error_of_the_system(tmp_path: Path) -> None:
 def test_a_long_name_leaves_room_for_the_temporary_one(tmp_path: Path) -> None:
     write_whole(tmp_path / ("x" * 250), "x")
     assert len(os.listdir(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("through_a_link", [False, True])
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_what_is_no_regular_file_is_never_replaced(tmp_path: Path, kind: str, through_a_link: bool) -> None:
+    special = tmp_path / "special"
+    if kind == "pipe":
+        os.mkfifo(special)
+    else:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(os.path.relpath(special))
+    before = special.lstat()
+    (tmp_path / "link").symlink_to(special)
+    with pytest.raises(OSError, match="a pipe or a socket, not a regular file"):
+        write_whole(tmp_path / "link" if through_a_link else special, "x")
+    assert (special.lstat().st_mode, special.lstat().st_ino) == (before.st_mode, before.st_ino)
+    assert sorted(os.listdir(tmp_path)) == ["link", "special"]
