@@ -139,14 +139,19 @@ def _states(memory: MemoryByKind) -> int:
 
 def _uses(split: PeakSplit) -> dict[str, int]:
     """What memory is used for, in words."""
-    of_blocks = sum(_moving(place.memory_bytes) for place in split.places if place.blocks is not None)
+    within = [place.memory_bytes for place in split.places if place.blocks is not None]
+    kept_in_blocks = sum(memory.activations for memory in within)
+    passing_in_blocks = sum(memory.temporary for memory in within)
     head_and_loss = _head_and_loss(split)
     return {
-        _OF_BLOCKS: of_blocks,
+        _OF_BLOCKS: kept_in_blocks,
+        "temporary memory of the blocks": passing_in_blocks,
         "head and loss": head_and_loss,
         "states (parameters, gradients, optimizer states)": _states(split.memory_bytes),
         "buffers": split.memory_bytes.buffers,
-        "activations and temporary memory outside of blocks": _moving(split.memory_bytes) - of_blocks - head_and_loss,
+        "activations and temporary memory outside of blocks": (
+            _moving(split.memory_bytes) - kept_in_blocks - passing_in_blocks - head_and_loss
+        ),
     }
 
 

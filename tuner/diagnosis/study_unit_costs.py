@@ -44,5 +44,15 @@ def measure_unit_costs(
     if answer.failure is not None:
         return answer.failure
     if not answer.unit_costs:
-        return f"no micro-batch size could be measured within {budget_s:.1f} s"
+        return _no_time_text(budget_s)
     return answer.unit_costs
+
+
+def _no_time_text(budget_s: float) -> str:
+    """Nothing was measured: where the limit comes from, and what to do."""
+    text = f"no micro-batch size could be measured within {budget_s:.1f} s"
+    if budget_s < _MOST_S:
+        text += f", {_TIME_SHARE:.0%} of search.time_limit; raise it, or see `tune check`"
+    else:
+        text += ", the most that a search gives to it; see `tune check`"
+    return text

@@ -77,6 +77,18 @@ def test_what_memory_is_mainly_used_for(plain: PeakSplit, text: str) -> None:
     assert list(main_consumer_text(plain, None)) == [text]
 
 
+def test_temporary_memory_of_blocks_is_no_activation() -> None:
+    plain = split(blocks=57)
+    (place, loss) = plain.places
+    memory = place.memory_bytes.model_copy(update={"activations": 20 * MIB, "temporary": 37 * MIB})
+    places = (place.model_copy(update={"memory_bytes": memory}), loss)
+    plain = plain.model_copy(update={"memory_bytes": memory, "places": places})
+    assert list(main_consumer_text(plain, None)) == [
+        "Activations of the blocks are not the main use of memory: they are 33% of the peak, temporary memory of the "
+        "blocks 62%."
+    ]
+
+
 class TestRemedies:
     def test_none_where_activations_are_all(self) -> None:
         assert list(remedies_text(split(blocks=997), [floor(blocks=97)])) == []

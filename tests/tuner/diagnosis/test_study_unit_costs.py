@@ -76,7 +76,11 @@ def test_a_resumed_study_keeps_them(search: Path) -> None:
     "answer, reason",
     [
         (Diagnosis(failure="the worker was lost"), "the worker was lost"),
-        (Diagnosis(sizes_left_out=(2, 1)), "no micro-batch size could be measured within 3.0 s"),
+        (
+            Diagnosis(sizes_left_out=(2, 1)),
+            "no micro-batch size could be measured within 3.0 s, 3% of search.time_limit; raise it, or see `tune "
+            "check`",
+        ),
     ],
     ids=["failed", "no time"],
 )
