@@ -198,10 +198,20 @@ class SearchChoices:
         return tuple(note for blocks in self.shape.block_lists for note in self._notes_on(blocks))
 
     def _notes_on(self, blocks: BlockList) -> Iterator[str]:
+        without_unit = []
         for action in dict.fromkeys(map(_normal_action, self.actions)):
             reason = why_impossible(action, blocks)
-            if reason is not None:
+            if reason is not None and _missing_units(action, blocks):
+                without_unit.append(action)
+            elif reason is not None:
                 yield f"{blocks.path}: action {action} is not tried: {reason}."
+        if without_unit:
+            missing = dict.fromkeys(unit for action in without_unit for unit in _missing_units(action, blocks))
+            yield (
+                f"{blocks.path}: {_counted('action', without_unit)} {'is' if len(without_unit) == 1 else 'are'} not "
+                f"tried: its blocks have no {_counted('unit', list(missing))} "
+                f"(units: {', '.join(blocks.unit_names) or NONE})."
+            )
         above = [size for size in self.segment_sizes or () if size > blocks.num_blocks]
         if above and self._for_list(blocks).segment_sizes:
             yield (
@@ -253,10 +263,23 @@ def why_impossible(action: str, blocks: BlockList) -> str | None:
         return "one module stands at several positions" if blocks.aliases else None
     if action in WHOLE_BLOCK_ACTIONS:
         return None
-    missing = [unit for unit in action.split(UNIT_JOINER) if unit not in blocks.unit_names]
+    missing = _missing_units(action, blocks)
     if not missing:
         return None
     return f"its blocks have no unit {missing[0]} (units: {', '.join(blocks.unit_names) or NONE})"
+
+
+def _missing_units(action: str, blocks: BlockList) -> list[str]:
+    """Units that the action names and the blocks do not have; none for actions on whole blocks."""
+    if action in WHOLE_BLOCK_ACTIONS:
+        return []
+    return [unit for unit in action.split(UNIT_JOINER) if unit not in blocks.unit_names]
+
+
+def _counted(noun: str, names: Sequence[str]) -> str:
+    """For example ``actions mlp and moe``."""
+    *others, last = names
+    return f"{noun}s {', '.join(others)} and {last}" if others else f"{noun} {last}"
 
 
 def _normal_action(action: str) -> str:

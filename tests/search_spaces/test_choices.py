@@ -69,6 +69,14 @@ def test_a_unit_that_no_block_has_is_said() -> None:
     assert choices.notes() == ("h: action moe is not tried: its blocks have no unit moe (units: attention, mlp).",)
 
 
+def test_units_that_no_block_has_are_one_line_per_list() -> None:
+    choices = search(BlockList("h", "Block", 4), actions=("none", "attention", "mlp", "attention+mlp"))
+    assert choices.notes() == (
+        "h: actions attention, mlp and attention+mlp are not tried: its blocks have no units attention and mlp (units: "
+        "none).",
+    )
+
+
 @pytest.mark.parametrize(
     ("num_blocks", "sizes"), [(1, ()), (2, (2,)), (3, (2,)), (7, (2, 3)), (12, (2, 3, 4, 6)), (126, (2, 6, 9, 14, 21))]
 )
