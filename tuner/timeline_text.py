@@ -60,8 +60,7 @@ def group_rows(step: TracedStep, num_blocks: int | None) -> list[GroupRow]:
         rows += [_row(group.block or "", group.unit or REST, [group]) for group in members if group.block in told]
         others = [group for group in members if group.block not in told]
         if others:
-            num_others = len(blocks) - len(told)
-            rows.append(_row(f"{num_others} further block{'' if num_others == 1 else 's'}", "all", others))
+            rows.append(_row(_others_name(blocks[len(told) :]), "all", others))
     rows += [_row(OUTSIDE, "", [group]) for group in step.groups if group.block is None]
     held = KeptGroup(
         block=None,
@@ -117,6 +116,12 @@ def _lists(groups: Sequence[KeptGroup]) -> Iterable[list[KeptGroup]]:
         if group.block is not None:
             lists.setdefault(group.block.rpartition(".")[0], []).append(group)
     return lists.values()
+
+
+def _others_name(blocks: Sequence[str | None]) -> str:
+    """What the row of these blocks of one list is called."""
+    first = blocks[0] or ""
+    return first if len(blocks) == 1 else f"{len(blocks)} further blocks of {first.rpartition('.')[0]}"
 
 
 def _row(block: str, unit: str, groups: Sequence[KeptGroup]) -> GroupRow:

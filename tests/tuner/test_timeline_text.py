@@ -14,16 +14,20 @@ def cells(num_blocks: int | None) -> list[tuple[str, ...]]:
     return [row.cells() for row in group_rows(plain_step(), num_blocks)]
 
 
-def test_blocks_beyond_the_first_are_one_row_and_all_rows_add_up() -> None:
+def test_the_only_further_block_is_one_row_of_its_name_and_all_rows_add_up() -> None:
     assert cells(1) == [
         ("h.0", "attention", "1", "1.0 MiB", "1.0 MiB", ""),
         ("h.0", "rest of the block", "1", "1.0 MiB", "1.0 MiB", ""),
         ("h.0", "mlp", "0", "0 B", "0 B", "1.0 MiB (1)"),
-        ("1 further block", "all", "4", "4.0 MiB", "4.0 MiB", "3.0 MiB (3)"),
+        ("h.1", "all", "4", "4.0 MiB", "4.0 MiB", "3.0 MiB (3)"),
         ("outside of blocks", "", "2", "2.0 MiB", "2.0 MiB", ""),
         ("held, saved by no operator", "", "2", "1.0 MiB", "1.0 MiB", ""),
         ("all", "", "10", "9.0 MiB", "9.0 MiB", "4.0 MiB (4)"),
     ]
+
+
+def test_blocks_beyond_the_first_are_one_row_that_names_their_list() -> None:
+    assert cells(0)[0] == ("2 further blocks of h", "all", "6", "6.0 MiB", "6.0 MiB", "4.0 MiB (4)")
 
 
 def test_all_blocks_are_told_apart_on_demand() -> None:
