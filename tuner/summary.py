@@ -121,7 +121,7 @@ def _answer(results: StudyResults, summary: StudySummary, winner: TrialRecord) -
 def _against_plain(results: StudyResults, summary: StudySummary, winner: TrialRecord) -> Iterable[str]:
     plain, baseline = summary.best_plain, summary.baseline
     if not winner.to_policy().recomputes:
-        yield "No recompute is the best answer here: no placement was faster within the cap."
+        yield _why_plain_wins(results)
     elif plain is not None:
         ratio = speed_against(results, winner, plain)
         if ratio is not None and (ratio.is_tie or ratio.value < 1):
@@ -148,6 +148,21 @@ def _against_plain(results: StudyResults, summary: StudySummary, winner: TrialRe
             )
         elif baseline.status is TrialStatus.OUT_OF_MEMORY:
             yield f"The plain baseline ({baseline.policy_summary}) runs out of memory."
+
+
+def _why_plain_wins(results: StudyResults) -> str:
+    tried = [t for t in results.trials if t.to_policy().recomputes and t.samples_per_second is not None]
+    if not results.model.block_lists:
+        return "No list of blocks was found, so only micro-batch sizes were compared."
+    if not tried:
+        return (
+            "Only plain training was measured, so this says nothing of recompute; go on with --resume, with a longer "
+            "search.time_limit if that ended the search."
+        )
+    return (
+        f"No recompute is the best answer here: none of the {len(tried)} measured placements with recompute "
+        "was faster within the cap."
+    )
 
 
 def _why_plain_is_no_answer(results: StudyResults) -> Iterable[str]:

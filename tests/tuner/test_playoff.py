@@ -49,6 +49,14 @@ def test_an_unsure_one_is_close() -> None:
     assert entrants(timed(1, "block", 2, 1.0), unsure) == [1, 2]
 
 
+def test_one_whose_machine_changed_under_it_is_told_by_its_raw_speed() -> None:
+    fastest = timed(1, "block", 2, 1.0, samples_per_second=7.4)
+    ahead = {"samples_per_second": 7.9}
+    assert entrants(fastest, timed(2, "mlp", 2, 0.7, reference_drift_ratio=0.75, **ahead)) == [1, 2]
+    assert entrants(fastest, timed(2, "mlp", 2, 0.7, reference_drift_ratio=1.02, **ahead)) == [1]
+    assert entrants(fastest, timed(2, "mlp", 2, 0.7, reference_drift_ratio=0.75, samples_per_second=5.0)) == [1]
+
+
 def test_what_is_not_feasible_stays_out() -> None:
     mismatch = timed(2, "mlp", 2, 0.99, verification=Verification(verdict=Verdict.MISMATCH))
     over = timed(3, "attention", 2, 0.99, peak_memory_bytes=21 * MIB)

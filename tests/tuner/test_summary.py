@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from simulation import MIB, failure, results_of, trial
+from simulation import INSPECTION, MIB, failure, results_of, trial
 
 from runners.trial import Prediction, TrialResult, TrialStatus, Verdict, Verification
 from search_spaces.policy import BatchShape, RecomputePolicy
@@ -57,14 +58,19 @@ def test_a_winner_by_a_tie_that_is_slower_than_plain_is_not_called_as_fast() -> 
 def test_plain_training_as_the_best_answer() -> None:
     said = sentences(trial(0), trial(1, "block"), cap_bytes=30 * MIB)
     assert said[0].startswith("Best within 30.0 MiB: trial 0, none @2x1: ")
-    assert said[1] == "No recompute is the best answer here: no placement was faster within the cap."
+    assert said[1] == (
+        "No recompute is the best answer here: none of the 1 measured placements with recompute was "
+        "faster within the cap."
+    )
     assert "plain baseline" not in " ".join(said)
 
 
 def test_plain_training_that_wins_by_its_memory_is_still_plain() -> None:
     said = sentences(timed(0, "none", 2, 1.01), timed(1, "none", 1, 1.0), cap_bytes=30 * MIB)
     assert said[0].startswith("Best within 30.0 MiB: trial 1, none @1x2: ")
-    assert said[1] == "No recompute is the best answer here: no placement was faster within the cap."
+    assert said[1].startswith(
+        "Only plain training was measured, so this says nothing of recompute; go on with --resume"
+    )
 
 
 def test_plain_training_that_does_not_fit() -> None:
@@ -195,7 +201,12 @@ def test_a_model_without_blocks_has_nothing_to_recompute() -> None:
     policy = RecomputePolicy(BatchShape(2, 1, 1, 2))
     summary = summarize(results_of(trial(0, policy=policy), cap_bytes=30 * MIB, baseline_key=policy.key))
     assert summary.recompute_all is None
-    assert summary.sentences[1].startswith("No recompute is the best answer here")
+    assert summary.sentences[1].startswith("Only plain training was measured")
+    without_blocks = INSPECTION.model_copy(update={"shape": replace(INSPECTION.shape, block_lists=())})
+    results = results_of(
+        trial(0, policy=policy), cap_bytes=30 * MIB, baseline_key=policy.key, inspection=without_blocks
+    )
+    assert summarize(results).sentences[1].startswith("No list of blocks was found")
 
 
 @pytest.mark.parametrize(
