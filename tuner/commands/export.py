@@ -54,9 +54,10 @@ def export_command(
     _refuse_contradictions(options)
     version = choose_version(exporter, options.stack_version)
     _, results = find_study(study, output_dir=output_dir)
-    chosen = choose_trial(results, number=options.trial, memory_cap_bytes=_bytes(options.memory_cap))
+    memory_cap_bytes = _bytes(options.memory_cap)
+    chosen = choose_trial(results, number=options.trial, memory_cap_bytes=memory_cap_bytes)
     context = context_of(results, version, through_python=options.through_python)
-    text = export_trial(exporter, results, chosen, context)
+    text = export_trial(exporter, results, chosen, context, memory_cap_bytes=memory_cap_bytes)
     warning = installed_misfit(version)
     if warning is not None:
         err_console.print(warning, soft_wrap=True)

@@ -10,19 +10,36 @@ from tuner.export.nearest import describe_nearest
 from tuner.results import StudyResults, TrialRecord
 
 
-def export_trial(exporter: Exporter, study: StudyResults, trial: TrialRecord, context: ExportContext) -> str:
+def export_trial(
+    exporter: Exporter,
+    study: StudyResults,
+    trial: TrialRecord,
+    context: ExportContext,
+    *,
+    memory_cap_bytes: int | None = None,
+) -> str:
     """The whole file.
+
+    Args:
+        memory_cap_bytes: The cap that the user asked for; a refusal proposes no trial above it.
 
     Raises:
         ExportError: The stack cannot say the policy; the message names the first block that cannot be said, what the
             stack accepts, and measured trials that it can say.
     """
-    refuse_unless_sayable(exporter, study, trial, context)
+    refuse_unless_sayable(exporter, study, trial, context, memory_cap_bytes=memory_cap_bytes)
     body = exporter.write(study, trial, context)
     return with_header(body, exporter, header_lines(exporter, study, trial, context))
 
 
-def refuse_unless_sayable(exporter: Exporter, study: StudyResults, trial: TrialRecord, context: ExportContext) -> None:
+def refuse_unless_sayable(
+    exporter: Exporter,
+    study: StudyResults,
+    trial: TrialRecord,
+    context: ExportContext,
+    *,
+    memory_cap_bytes: int | None = None,
+) -> None:
     """Raises what `export_trial` would."""
     refusal = check(exporter, trial.to_policy(), context) or _unproven(exporter, trial)
     if refusal is None:
@@ -32,7 +49,7 @@ def refuse_unless_sayable(exporter: Exporter, study: StudyResults, trial: TrialR
         f"--format {exporter.name} cannot say trial {trial.number} ({trial.policy_summary}): {refusal.what}; "
         f"{context.version.covers} accepts {refusal.accepts}; {ways}name a trial that it can say"
     )
-    raise ExportError((line, *describe_nearest(exporter, study, trial, context)))
+    raise ExportError((line, *describe_nearest(exporter, study, trial, context, memory_cap_bytes=memory_cap_bytes)))
 
 
 def _unproven(exporter: Exporter, trial: TrialRecord) -> Refusal | None:
