@@ -6,7 +6,7 @@ from search_spaces.policy import RecomputePolicy
 from tuner.export.base import ExportContext, HeaderSyntax, Refusal, StackVersion
 from tuner.export.forms import EVERY_BLOCK, EVERY_KTH_FROM_THE_FIRST, NOTHING, Form, one_list
 from tuner.export.layer_distance import layer_distance
-from tuner.export.notes import autocast_note, processes_note
+from tuner.export.notes import autocast_note, processes_note, transformers_only_note
 from tuner.export.yaml_block import dump_yaml_block
 from tuner.results import StudyResults, TrialRecord
 
@@ -49,13 +49,18 @@ class AxolotlExporter:
         }
 
     def obsolete_keys(self, context: ExportContext) -> tuple[str, ...]:
-        return ("batch_size",)
+        return (
+            "batch_size",
+            "gradient_checkpointing_kwargs.every_n_layers",
+            "gradient_checkpointing_kwargs.offload",
+        )
 
     def notes(self, policy: RecomputePolicy, context: ExportContext) -> tuple[str, ...]:
         notes = [
             processes_note(policy),
             "leave batch_size out: axolotl takes two of the three batch keys",
             *autocast_note(context, bfloat16="bf16: true", float16="fp16: true"),
+            *transformers_only_note(context),
         ]
         if layer_distance(policy, context.block_lists) > 1:
             notes.append("every_n_layers holds for full fine-tunes; with adapter: lora or qlora axolotl cannot say it")

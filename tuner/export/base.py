@@ -55,6 +55,7 @@ class ExportContext:
         version: Of the stack.
         block_lists: Of the model, in the order of its forward pass.
         model_class: Class name of the model.
+        model_factory: What built it, as the search names it; empty where that is not known.
         sequence_length: Tokens per sample; None where the study names none. Of several the longest.
         autocast: Type that operators compute in under autocast; None without.
         through_python: Whether training code may use `tuner.integrations`, which say what the config cannot.
@@ -63,6 +64,7 @@ class ExportContext:
     version: StackVersion
     block_lists: tuple[BlockList, ...]
     model_class: str = ""
+    model_factory: str = ""
     sequence_length: int | None = None
     dtype: str = "float32"
     autocast: str | None = None

@@ -17,6 +17,7 @@ def context_of(study: StudyResults, version: StackVersion, *, through_python: bo
         version=version,
         block_lists=tuple(map(_block_list, study.model.block_lists)),
         model_class=study.model.model_class,
+        model_factory=model.get("factory", ""),
         sequence_length=_longest(study.search.get("batch", {}).get("sequence_length")),
         dtype=model.get("dtype", "float32"),
         autocast=model.get("autocast"),

@@ -11,7 +11,7 @@ from tuner.export.base import ExportContext, HeaderSyntax, Refusal, StackVersion
 from tuner.export.command_line import CommandLine
 from tuner.export.forms import ANYTHING, EVERY_BLOCK, EVERY_KTH_FROM_THE_FIRST, NOTHING, Form, one_list
 from tuner.export.layer_distance import layer_distance
-from tuner.export.notes import autocast_note, policy_file_note, processes_note
+from tuner.export.notes import autocast_note, policy_file_note, processes_note, transformers_only_note
 from tuner.export.yaml_block import dump_yaml_block
 from tuner.results import StudyResults, TrialRecord
 
@@ -69,7 +69,13 @@ class HuggingFaceExporter:
         }
 
     def obsolete_keys(self, context: ExportContext) -> tuple[str, ...]:
-        return _OLD_NAMES if _names(context) == _NAMES else _NAMES
+        names = _names(context)
+        # Arguments of a user's own stay beside those that are set; of these this version knows nothing.
+        unknown = [
+            *([] if _counts_layers(context) else ["every_n_layers"]),
+            *([] if _offloads(context) else ["offload"]),
+        ]
+        return (*(_OLD_NAMES if names == _NAMES else _NAMES), *(f"{names[1]}.{key}" for key in unknown))
 
     def notes(self, policy: RecomputePolicy, context: ExportContext) -> tuple[str, ...]:
         notes = [processes_note(policy), *autocast_note(context, bfloat16="bf16: true", float16="fp16: true")]
@@ -82,6 +88,7 @@ class HuggingFaceExporter:
                     'give the Trainer callbacks=[RecomputeCallback("policy.yaml")] from tuner.integrations.huggingface'
                 ),
             )
+        notes += transformers_only_note(context)
         if policy.recomputes:
             notes.append("under FSDP keep activation_checkpointing out of fsdp_config: the two must not both be set")
         return tuple(notes)
@@ -99,11 +106,15 @@ def _counts_layers(context: ExportContext) -> bool:
     return context.version.name in ("5.23", "5.17", "5.16")
 
 
+def _offloads(context: ExportContext) -> bool:
+    return context.version.name in ("5.23", "5.17")
+
+
 def _arguments(policy: RecomputePolicy, context: ExportContext) -> dict[str, object]:
     """What the Trainer hands on; once one is given its own defaults are gone, so all are."""
     arguments: dict[str, object] = {"use_reentrant": False, "preserve_rng_state": policy.preserve_rng_state}
     if _counts_layers(context):
         arguments["every_n_layers"] = layer_distance(policy, context.block_lists)
-    if context.version.name in ("5.23", "5.17"):
+    if _offloads(context):
         arguments["offload"] = False
     return arguments

@@ -5,7 +5,7 @@ from __future__ import annotations
 from search_spaces.policy import RecomputePolicy
 from tuner.export.base import ExportContext, HeaderSyntax, Refusal, StackVersion
 from tuner.export.forms import EVERY_BLOCK, NOTHING, Form
-from tuner.export.notes import autocast_note, processes_note
+from tuner.export.notes import autocast_note, processes_note, transformers_only_note
 from tuner.export.yaml_block import dump_yaml_block
 from tuner.results import StudyResults, TrialRecord
 
@@ -62,4 +62,8 @@ class LlamaFactoryExporter:
         return ()
 
     def notes(self, policy: RecomputePolicy, context: ExportContext) -> tuple[str, ...]:
-        return (processes_note(policy), *autocast_note(context, bfloat16="bf16: true", float16="fp16: true"))
+        return (
+            processes_note(policy),
+            *autocast_note(context, bfloat16="bf16: true", float16="fp16: true"),
+            *transformers_only_note(context),
+        )

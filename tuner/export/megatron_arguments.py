@@ -25,7 +25,7 @@ from tuner.export.forms import (
     layout_of,
     one_list,
 )
-from tuner.export.notes import autocast_note
+from tuner.export.notes import autocast_note, own_models_note
 
 #: The unit that the module ``mlp`` of ``selective`` recomputes.
 _MLP = "mlp"
@@ -93,6 +93,7 @@ def batch_arguments(policy: RecomputePolicy) -> dict[str, object]:
 def megatron_notes(policy: RecomputePolicy, context: ExportContext) -> Iterator[str]:
     """Sentences for the header."""
     batch = policy.batch
+    yield own_models_note(context, "Megatron")
     yield (
         f"the data-parallel degree (devices / tensor / pipeline / context parallel) must be "
         f"{batch.data_parallel_degree}; {batch.gradient_accumulation_steps} micro-batches per step follow from it"

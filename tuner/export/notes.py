@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from search_spaces.policy import RecomputePolicy
 from tuner.export.base import ExportContext
 
+#: Factories that take the name of a transformers model.
+_TRANSFORMERS = "huggingface:"
+
 
 def processes_note(policy: RecomputePolicy) -> str:
     """For stacks whose launcher decides on the number of processes."""
@@ -23,6 +26,32 @@ def autocast_note(context: ExportContext, *, bfloat16: str, float16: str) -> Ite
         yield f"measured under autocast to {context.autocast}: set {setting}"
 
 
+def transformers_only_note(context: ExportContext) -> Iterator[str]:
+    """For stacks whose keys reach transformers models alone; nothing where the study measured one by its name."""
+    if context.model_factory and not context.model_factory.startswith(_TRANSFORMERS):
+        yield (
+            f"the study's model is {_model(context)}: these keys act only on a transformers model whose blocks are "
+            f"{_blocks(context)}"
+        )
+
+
+def own_models_note(context: ExportContext, stack: str) -> str:
+    """For stacks that build models by definitions of their own: what was measured instead."""
+    return (
+        f"{stack} trains model definitions of its own; measured was {_model(context)}, whose blocks are "
+        f"{_blocks(context)}"
+    )
+
+
 def policy_file_note(how: str) -> str:
     """For exports through Python, whose placement stands in policy.yaml alone."""
     return f"the placement is not in this file: export it with --format policy to policy.yaml, and {how}"
+
+
+def _model(context: ExportContext) -> str:
+    name = context.model_class or "a model"
+    return f"{name} from {context.model_factory}" if context.model_factory else name
+
+
+def _blocks(context: ExportContext) -> str:
+    return " and ".join(f"{blocks.path} ({blocks.num_blocks} x {blocks.kind})" for blocks in context.block_lists)

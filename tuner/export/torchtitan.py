@@ -16,7 +16,7 @@ from tuner.export.forms import (
     layout_of,
     one_list,
 )
-from tuner.export.notes import autocast_note, policy_file_note
+from tuner.export.notes import autocast_note, own_models_note, policy_file_note
 from tuner.export.toml_text import dump_toml
 from tuner.results import StudyResults, TrialRecord
 
@@ -88,6 +88,7 @@ class TorchtitanExporter:
     def notes(self, policy: RecomputePolicy, context: ExportContext) -> tuple[str, ...]:
         batch = policy.batch
         notes = [
+            own_models_note(context, "torchtitan"),
             f"the data-parallel degree (dp_replicate x dp_shard) must be {batch.data_parallel_degree}; torchtitan then "
             f"accumulates {batch.gradient_accumulation_steps} micro-batches by itself",
             "for one pipeline stage; torch.compile was off when the trial was measured",

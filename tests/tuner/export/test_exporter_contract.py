@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from exported_studies import REGIONS, context, measured, policy, record, study_of
+from exported_studies import MIB, REGIONS, context, measured, policy, record, study_of
 
 from search_spaces.policy import RecomputePolicy
 from tuner.export.base import ExportError
 from tuner.export.check import check
+from tuner.export.context import context_of
 from tuner.export.export_trial import export_trial
 from tuner.export.header import JSON_KEY
 from tuner.export.registry import EXPORTERS
@@ -133,3 +134,47 @@ def test_a_refusal_names_the_block_what_is_accepted_and_measured_trials_that_can
         "--trial 1 can be said: none @2x4, 0.99x the speed of trial 0, peak 99.0 MiB"
     )
     assert caught.value.lines[2].startswith("--trial 2 can be said: none @1x8, 0.97x")
+
+
+def test_a_refusal_under_a_cap_proposes_no_trial_above_it() -> None:
+    exporter = EXPORTERS["huggingface"]
+    study = study_of(
+        measured(0, policy("segment")), measured(1, policy("none")), measured(2, policy("none", micro_batch_size=1))
+    )
+    about = (exporter, study, record(study), context(exporter, "5.23"))
+    with pytest.raises(ExportError, match="cannot say trial 0") as caught:
+        export_trial(*about, memory_cap_bytes=98 * MIB)
+    assert [line.split(":")[0] for line in caught.value.lines[1:]] == ["--trial 2 can be said"]
+    with pytest.raises(ExportError, match="cannot say trial 0") as caught:
+        export_trial(*about, memory_cap_bytes=98 * MIB - 1)
+    assert caught.value.lines[1:] == (
+        "no feasible trial of study gpt2-12l within --memory-cap 102,760,447 bytes (98.0 MiB) can be said by "
+        "huggingface; search with placement.target: huggingface",
+    )
+
+
+@pytest.mark.parametrize("target", ["huggingface", "axolotl", "llamafactory"])
+@pytest.mark.parametrize("factory, is_said", [("models:build_unet", True), ("huggingface:gpt2", False)])
+def test_keys_of_transformers_models_say_where_the_model_came_from_otherwise(
+    target: str, factory: str, is_said: bool
+) -> None:
+    exporter = EXPORTERS[target]
+    study = study_of(measured(0, policy("block"))).model_copy(update={"search": {"model": {"factory": factory}}})
+    text = export_trial(exporter, study, record(study), context_of(study, exporter.versions[0]))
+    note = (
+        "- the study's model is GPT2LMHeadModel from models:build_unet: these keys act only on a transformers model "
+        "whose blocks are transformer.h (12 x GPT2Block)\n"
+    )
+    assert (note in text) == is_said
+    assert ("act only on a transformers model" in text) == is_said
+
+
+@pytest.mark.parametrize("target, stack", [("torchtitan", "torchtitan"), ("megatron", "Megatron")])
+def test_stacks_with_models_of_their_own_say_which_one_was_measured(target: str, stack: str) -> None:
+    exporter = EXPORTERS[target]
+    study = study_of(measured(0, policy("block")))
+    text = export_trial(exporter, study, record(study), context(exporter, exporter.versions[0].name))
+    assert (
+        f"# - {stack} trains model definitions of its own; measured was GPT2LMHeadModel from huggingface:gpt2, whose "
+        "blocks are transformer.h (12 x GPT2Block)\n"
+    ) in text
