@@ -15,16 +15,16 @@ def with_settings(
 ) -> tuple[str, KeyPath]:
     """The text with every setting in it and without what contradicts them, and below which key they stand.
 
-    Keys that a setting of None names are cleared where they are and not added where they are not.
+    A setting of None is written as null; a format without one loses the key.
 
     Args:
-        obsolete: Dotted keys that must not be there.
+        obsolete: Dotted keys that must not be there, unless they are among the settings.
 
     Raises:
         UneditableError: The text is no such config, or cannot be changed there and nowhere else.
     """
     before = form.read(text)
-    removed = [tuple(key.split(".")) for key in obsolete]
+    removed = [path for key in obsolete if not _has(settings, path := tuple(key.split(".")))]
     section = _section(form, text, before, settings, removed)
     expected = copy.deepcopy(dict(before))
     for path, value, after in _wanted(form, before, section, settings):
@@ -36,7 +36,8 @@ def with_settings(
             text = form.set_value(text, path, value, after=after)
             _put(expected, path, form.plain(value))
     for path in removed:
-        if _has(before, (*section, *path)):
+        # What a setting has replaced as a whole is gone already.
+        if _has(expected, (*section, *path)):
             text = form.remove(text, (*section, *path))
             _drop(expected, (*section, *path))
     if form.read(text) != expected:
@@ -105,13 +106,13 @@ def _wanted(
             yield from _wanted(form, tree, here, value)
             after = key
             continue
-        given = _without_none(value) if isinstance(value, Mapping) else value
+        given = _without_none(value) if isinstance(value, Mapping) and not form.has_null else value
         if key in there:
             plain = form.plain(given)
             if there[key] != plain or type(there[key]) is not type(plain):
                 yield here, given, after
             after = key
-        elif given is not None and given != {}:
+        elif form.has_null or (given is not None and given != {}):
             yield here, given, after
             after = key
 

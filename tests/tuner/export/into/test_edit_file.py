@@ -27,13 +27,6 @@ def planned(file: Path, target: str, version: str, column: str) -> FileEdit:
     return plan_edit(file, exporter, policy(column), context(exporter, version))
 
 
-def values_of(settings: Any) -> Any:
-    """Settings as a file that sets them all: what must be absent is left out."""
-    if not isinstance(settings, dict):
-        return settings
-    return {key: values_of(value) for key, value in settings.items() if value is not None}
-
-
 @pytest.mark.parametrize("suffix", [".yaml", ".json"])
 @pytest.mark.parametrize("target, version", KEYED)
 def test_a_file_says_what_the_exporter_says(target: str, version: str, suffix: str, tmp_path: Path) -> None:
@@ -52,7 +45,7 @@ def test_a_file_says_what_the_exporter_says(target: str, version: str, suffix: s
     assert after.pop("mine") == [1, {"a": None}]
     if isinstance(settings[first], dict):
         _own(after[first])
-    assert after == values_of(settings)
+    assert after == settings
     file.write_bytes(edit.after)
     assert not planned(file, target, version, column).changes
 
@@ -94,3 +87,28 @@ def test_a_missing_line_break_at_the_end_is_said_in_the_difference(tmp_path: Pat
     file = tmp_path / "a.yaml"
     file.write_text("train: {micro_batch_size: 1}\nmodel: {}")
     assert planned(file, "megatron", "bridge", "none").diff()[-1].endswith("  (no line break at the end)")
+
+
+@pytest.mark.parametrize("version", ["4.57", "5.0", "5.16"])
+@pytest.mark.parametrize("column", ["block", "none"])
+def test_arguments_that_a_transformers_version_does_not_know_are_taken_out(
+    version: str, column: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "train.yaml"
+    file.write_text(
+        "gradient_checkpointing: true\ngradient_checkpointing_kwargs:\n  offload: true\n  every_n_layers: 3\n"
+    )
+    after = yaml.safe_load(planned(file, "huggingface", version, column).after)
+    wanted = EXPORTERS["huggingface"].settings(policy(column), context(EXPORTERS["huggingface"], version))
+    assert after == wanted
+
+
+@pytest.mark.parametrize("column, distance", [("block", None), ("block%k first", 3)])
+def test_axolotls_distance_of_layers_stays_only_where_it_is_the_trials(
+    column: str, distance: int | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "train.yaml"
+    file.write_text("gradient_checkpointing: true\ngradient_checkpointing_kwargs: {every_n_layers: 2, offload: true}\n")
+    after = yaml.safe_load(planned(file, "axolotl", "0.19", column).after)
+    assert after["gradient_checkpointing_kwargs"].get("every_n_layers") == distance
+    assert "offload" not in after["gradient_checkpointing_kwargs"]
