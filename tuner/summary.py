@@ -159,10 +159,12 @@ def _why_plain_wins(results: StudyResults) -> str:
             "Only plain training was measured, so this says nothing of recompute; go on with --resume, with a longer "
             "search.time_limit if that ended the search."
         )
-    return (
-        f"No recompute is the best answer here: none of the {len(tried)} measured placements with recompute "
-        "was faster within the cap."
+    none_was = (
+        "the one measured placement with recompute was not"
+        if len(tried) == 1
+        else f"none of the {len(tried)} measured placements with recompute was"
     )
+    return f"No recompute is the best answer here: {none_was} faster within the cap."
 
 
 def _why_plain_is_no_answer(results: StudyResults) -> Iterable[str]:

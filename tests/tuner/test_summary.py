@@ -59,8 +59,7 @@ def test_plain_training_as_the_best_answer() -> None:
     said = sentences(trial(0), trial(1, "block"), cap_bytes=30 * MIB)
     assert said[0].startswith("Best within 30.0 MiB: trial 0, none @2x1: ")
     assert said[1] == (
-        "No recompute is the best answer here: none of the 1 measured placements with recompute was "
-        "faster within the cap."
+        "No recompute is the best answer here: the one measured placement with recompute was not faster within the cap."
     )
     assert "plain baseline" not in " ".join(said)
 
