@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tuner.export.into.config_text import ConfigFormat, KeyPath, Tree, UneditableError, line_at
@@ -23,30 +24,49 @@ def with_settings(
     Raises:
         UneditableError: The text is no such config, or cannot be changed there and nowhere else.
     """
+    original = text
     before = form.read(text)
     removed = [path for key in obsolete if not _has(settings, path := tuple(key.split(".")))]
     section = _section(form, text, before, settings, removed)
     expected = copy.deepcopy(dict(before))
     for path, value, after in _wanted(form, before, section, settings):
-        _refuse_if_referred_to(text, path)
+        _refuse_if_referred_to(original, path)
         if value is None and not form.has_null:
-            text = form.remove(text, path)
+            text = _edited(original, text, partial(form.remove, path=path))
             _drop(expected, path)
         else:
-            text = form.set_value(text, path, value, after=after)
+            text = _edited(original, text, partial(form.set_value, path=path, value=value, after=after))
             _put(expected, path, form.plain(value))
     for path in removed:
         # What a setting has replaced as a whole is gone already.
         if _has(expected, (*section, *path)):
-            text = form.remove(text, (*section, *path))
+            text = _edited(original, text, partial(form.remove, path=(*section, *path)))
             _drop(expected, (*section, *path))
-    if form.read(text) != expected:
+    if not _says(form, text, expected):
         raise UneditableError(
             None,
             "cannot be changed there without changing another place (an anchor, a merge or an odd layout); "
             "edit it by hand",
         )
     return text, section
+
+
+def _edited(original: str, text: str, edit: Callable[[str], str]) -> str:
+    """The text after an edit; an error names a line of the text that the user has, not of one half edited."""
+    try:
+        return edit(text)
+    except UneditableError as error:
+        if text != original:
+            edit(original)
+            raise UneditableError(None, error.text) from error
+        raise
+
+
+def _says(form: ConfigFormat, text: str, expected: Tree) -> bool:
+    try:
+        return form.read(text) == expected
+    except UneditableError:
+        return False
 
 
 def value_at(form: ConfigFormat, text: str, path: KeyPath) -> object:
@@ -59,10 +79,10 @@ def _section(
     form: ConfigFormat, text: str, tree: Tree, settings: Mapping[str, object], removed: list[KeyPath]
 ) -> KeyPath:
     """Where the stack's keys stand: at the top, or below the one mapping that has any of them."""
-    names = {*settings, *(path[0] for path in removed)}
-    if names & tree.keys():
+    names = dict.fromkeys((*settings, *(path[0] for path in removed)))
+    if names.keys() & tree.keys():
         return ()
-    found = [path for path, mapping in _mappings(tree, ()) if names & mapping.keys()]
+    found = [path for path, mapping in _mappings(tree, ()) if names.keys() & mapping.keys()]
     if len(found) == 1:
         return found[0]
     if not found:
@@ -70,10 +90,9 @@ def _section(
             None, f"has none of the keys {', '.join(settings)}; name the file that the stack reads, or add one of them"
         )
     lines = ", ".join(
-        f"{'.'.join((*path, next(name for name in settings if name in _at(tree, path))))} (line "
+        f"{'.'.join((*path, next(name for name in names if name in _at(tree, path))))} (line "
         f"{form.line_of(text, path)})"
         for path in found
-        if set(settings) & _at(tree, path).keys()
     )
     raise UneditableError(None, f"has such keys in several places: {lines}; edit it by hand")
 
@@ -88,7 +107,7 @@ def _refuse_if_referred_to(text: str, path: KeyPath) -> None:
 
 def _mappings(tree: Tree, path: KeyPath) -> Iterator[tuple[KeyPath, Tree]]:
     for key, value in tree.items():
-        if isinstance(value, Mapping):
+        if isinstance(key, str) and isinstance(value, Mapping):
             yield (*path, key), value
             yield from _mappings(value, (*path, key))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Mapping
 from typing import Protocol, TypeAlias
 
@@ -66,6 +68,14 @@ class ConfigFormat(Protocol):
         Raises:
             UneditableError: It cannot be removed alone.
         """
+
+
+def long_number_error(text: str) -> UneditableError:
+    """What to say where a reader met a whole number that Python refuses to convert for its length."""
+    most = sys.get_int_max_str_digits() if hasattr(sys, "get_int_max_str_digits") else 0
+    found = re.search(rf"[0-9][0-9_]{{{most},}}", text) if most else None
+    line = None if found is None else line_at(text, found.start())
+    return UneditableError(line, "has a number of more digits than can be read; shorten it")
 
 
 def line_at(text: str, index: int) -> int:

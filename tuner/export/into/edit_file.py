@@ -30,6 +30,8 @@ _CONFIGS: Mapping[str, ConfigFormat] = {
 }
 _SHELL = (".sh", ".bash", ".slurm", ".sbatch")
 _MAX_BYTES = 4 << 20
+#: What some editors write before the first line; it stays there.
+_BYTE_ORDER_MARK = "\ufeff"
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ def plan_edit(path: Path, exporter: Exporter, policy: RecomputePolicy, context: 
     before = _content(path, target)
     try:
         text = before.decode("utf-8")
+        mark = _BYTE_ORDER_MARK if text.startswith(_BYTE_ORDER_MARK) else ""
+        text = text.removeprefix(mark)
         kind = _kind_of(path, text, context)
         after, section = kind.edited(text, settings, exporter.obsolete_keys(context))
         _refuse_other_stages(kind, text, section, policy, context)
@@ -80,7 +84,11 @@ def plan_edit(path: Path, exporter: Exporter, policy: RecomputePolicy, context: 
     except UneditableError as error:
         where = path if error.line is None else f"{path}:{error.line}"
         raise ExportError(f"--into {where}: {error.text}; the file is unchanged") from error
-    return FileEdit(path, target, before, after.encode("utf-8"), section)
+    except RecursionError as error:
+        raise ExportError(
+            f"--into is {path}, which is nested too deeply to be read; set the keys by hand; the file is unchanged"
+        ) from error
+    return FileEdit(path, target, before, (mark + after).encode("utf-8"), section)
 
 
 def write_edit(edit: FileEdit) -> Path:

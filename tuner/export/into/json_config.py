@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.export.into.config_text import KeyPath, Tree, UneditableError, line_at, line_break, line_start, replaced
+from tuner.export.into.config_text import (
+    KeyPath,
+    Tree,
+    UneditableError,
+    line_at,
+    line_break,
+    line_start,
+    long_number_error,
+    replaced,
+)
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _DECODER = json.JSONDecoder()
@@ -33,6 +42,8 @@ class JsonConfig:
             data = json.loads(text, object_pairs_hook=_once)
         except json.JSONDecodeError as error:
             raise UneditableError(error.lineno, f"is not JSON ({error.msg}); correct it") from error
+        except ValueError as error:
+            raise long_number_error(text) from error
         if not isinstance(data, dict):
             raise UneditableError(1, "holds no object of keys and values; name the stack's config")
         return data

@@ -21,7 +21,7 @@ _EXPANSIONS = {
 }
 #: Statements whose body does not run exactly once.
 _CONDITIONAL = {"if_statement", "case_statement", "while_statement", "for_statement", "c_style_for_statement"}
-_WORD_IN_STRING = re.compile(rb"(?:(?!\\\r?\n)\S)+")
+_WORD_IN_STRING = re.compile(rb"(?:(?!\\\n)\S)+")
 _LITERAL_IN_STRING = re.compile(rb"[^$`\\\"']*")
 
 
@@ -78,6 +78,13 @@ def read_shell(script: bytes) -> ShellScript:
     Raises:
         UneditableError: It is no shell script that can be read whole.
     """
+    broken_line = script.find(b"\\\r\n")
+    if broken_line >= 0:
+        raise UneditableError(
+            script.count(b"\n", 0, broken_line) + 1,
+            "ends in a backslash and a Windows line break, so that bash does not continue the line; "
+            "save the script with Unix line breaks",
+        )
     root = _parser().parse(script).root_node
     if root.has_error:
         broken = next(node for node in _nodes(root) if node.type == "ERROR" or node.is_missing)

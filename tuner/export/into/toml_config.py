@@ -15,6 +15,7 @@ from tuner.export.into.config_text import (
     line_break,
     line_end,
     line_start,
+    long_number_error,
     replaced,
 )
 from tuner.export.toml_text import dump_toml, toml_value
@@ -29,7 +30,8 @@ _KEY_PART = re.compile(r"""[ \t]*(?:([A-Za-z0-9_-]+)|"((?:[^"\\\n]|\\.)*)"|'([^'
 _VALUE_PART = re.compile(
     r'"""(?:[^\\]|\\.)*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|#[^\n]*|.', re.DOTALL
 )
-_LINE_IN_ERROR = re.compile(r"line (\d+)")
+#: Where the reader found its error.
+_PLACE_IN_ERROR = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)")
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,9 @@ class TomlConfig:
         try:
             return tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            found = _LINE_IN_ERROR.search(str(error))
-            line = int(found.group(1)) if found else None
-            raise UneditableError(
-                line, f"is not TOML ({_LINE_IN_ERROR.sub('here', str(error))}); correct it"
-            ) from error
+            raise _not_toml(text, str(error)) from error
+        except ValueError as error:
+            raise long_number_error(text) from error
 
     def plain(self, value: object) -> object:
         return list(value) if isinstance(value, tuple) else value
@@ -67,7 +67,12 @@ class TomlConfig:
     def set_value(self, text: str, path: KeyPath, value: object, *, after: str | None) -> str:
         for statement in _statements(text):
             if statement.path == path and statement.value_start is not None:
+                if isinstance(value, dict):
+                    given = text[statement.value_start : statement.end].split("\n")[0].strip()
+                    raise _no_table(text, path, statement, f"is {given}")
                 return replaced(text, statement.value_start, statement.end, _like(text, statement, value))
+            if statement.path == (*path, "[]"):
+                raise _no_table(text, path, statement, "is an array of tables")
         if isinstance(value, dict):
             gap = line_break(text) * (1 if text.endswith("\n") or not text else 2)
             table = dump_toml({".".join(path): value}).lstrip("\n").rstrip("\n").replace("\n", line_break(text))
@@ -83,6 +88,23 @@ class TomlConfig:
         start, end = line_start(text, statement.start), line_end(text, statement.end)
         end = text.find("\n", end) + 1 if "\n" in text[end:] else len(text)
         return replaced(text, start, end, "")
+
+
+def _not_toml(text: str, problem: str) -> UneditableError:
+    found = _PLACE_IN_ERROR.search(problem)
+    if found is None:
+        return UneditableError(None, f"is not TOML ({problem}); correct it")
+    reason = problem[: found.start()] + problem[found.end() :]
+    if found.group(1) is None:
+        return UneditableError(
+            line_at(text, len(text.rstrip())), f"is not TOML ({reason} at the end of the file); correct it"
+        )
+    return UneditableError(int(found.group(1)), f"is not TOML ({reason} at column {found.group(2)}); correct it")
+
+
+def _no_table(text: str, path: KeyPath, statement: _Statement, what: str) -> UneditableError:
+    name = ".".join(path)
+    return UneditableError(line_at(text, statement.start), f"{name} {what}, not a table; write it as [{name}]")
 
 
 def _like(text: str, statement: _Statement, value: object) -> str:

@@ -106,7 +106,8 @@ class _Reader:
         self._around.add(id(node))
         result: Any = [self.tree(item) for item in node.value] if isinstance(node, yaml.SequenceNode) else {}
         for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
-            name = key.value if isinstance(key, yaml.ScalarNode) else repr(self.tree(key))
+            # A key that is a list or mapping itself is no part of a path.
+            name = key.value if isinstance(key, yaml.ScalarNode) else (repr(self.tree(key)),)
             if name in result:
                 line = key.start_mark.line + 1
                 raise UneditableError(line, f"says {name} twice in one mapping; keep one of the two")

@@ -109,6 +109,7 @@ def test_yaml_in_many_layouts(before: str, settings: dict[str, object], after: s
         ("micro: &m 1\nother: *m\n", 1, "micro has an anchor or tag"),
         ("micro: !!int '1'\n", 1, "micro has an anchor or tag"),
         ("a: &a\n  micro: 1\nb: *a\n", None, "several places"),
+        ("? [a, b]\n: {micro: 1}\n", None, "has none of the keys"),
         ("- micro: 1\n", 1, "holds no mapping of keys and values"),
         ("micro: 1\n---\nmicro: 2\n", 2, "is not plain YAML"),
         ("micro: [1\n", 2, "is not plain YAML"),
@@ -214,7 +215,13 @@ def test_toml_in_many_layouts(before: str, settings: dict[str, object], after: s
     "text, line, message",
     [
         ("[training]\nlocal = 1\nlocal = 2\n", 3, "is not TOML"),
-        ("[training]\nx = \n", 2, "is not TOML"),
+        ("[training]\nx = \n", 2, r"is not TOML \(Invalid value at column 5\); correct it"),
+        ("[training]\nx = [1,\n", 2, r"is not TOML \(Invalid value at the end of the file\); correct it"),
+        ("training = 3\n", 1, "training is 3, not a table; write it as"),
+        ("recompute.mode = 'none'\ntraining = [1,\n2]\n", 2, r"training is \[1,, not a table"),
+        ("[[training]]\nx = 1\n", 1, "training is an array of tables, not a table"),
+        ("recompute.x = 1\n[[training]]\nx = 1\n", 2, "training is an array of tables, not a table"),
+        (f"[training]\nx = {'1' * 5000}\n", 2, "has a number of more digits than can be read; shorten it"),
         ("training = {local = 8}\nx = 1\n", None, "training is an inline table or spread over others"),
         ("[training.sub]\nx = 1\n", None, "training is an inline table or spread over others"),
         ("[model]\nx = 1\n", None, "has none of the keys training, recompute"),
@@ -261,12 +268,21 @@ def test_json_loses_keys_that_contradict(text: str, after: str) -> None:
         ('// x\n{"micro": 1}', 1, "is not JSON"),
         ("[1]", 1, "holds no object"),
         ('{"a": {"micro": 1}, "b": {"micro": 2}}', None, "several places: a.micro"),
+        ('{"a": {"old": 1},\n"b": {"old": 2}}', None, r"places: a\.old \(line 1\), b\.old \(line 2\); edit"),
+        (f'{{"micro": 1,\n"x": {"1" * 5000}}}', 2, "has a number of more digits than can be read; shorten it"),
     ],
 )
 def test_json_that_cannot_be_edited_alone_is_refused(text: str, line: int | None, message: str) -> None:
     with pytest.raises(UneditableError, match=message) as caught:
-        with_settings(JSON, text, {"micro": 7}, ())
+        with_settings(JSON, text, {"micro": 7}, ("old",))
     assert caught.value.line == line
+
+
+def test_an_error_after_a_first_edit_names_the_line_that_the_user_has() -> None:
+    text = "[recompute]\nmode = 'none'\n[[training]]\nx = 1\n"
+    with pytest.raises(UneditableError, match="training is an array of tables") as caught:
+        with_settings(TOML, text, {"recompute": {"mode": "full", "keep": True}, "training": {"local": 2}}, ())
+    assert caught.value.line == 3
 
 
 @pytest.mark.parametrize(

@@ -112,3 +112,38 @@ def test_axolotls_distance_of_layers_stays_only_where_it_is_the_trials(
     after = yaml.safe_load(planned(file, "axolotl", "0.19", column).after)
     assert after["gradient_checkpointing_kwargs"].get("every_n_layers") == distance
     assert "offload" not in after["gradient_checkpointing_kwargs"]
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("a.yaml", "x: " + "[" * 3000 + "]" * 3000 + "\n"),
+        ("a.json", '{"x": ' + "[" * 100_000 + "]" * 100_000 + "}"),
+        ("a.json", '{"x": ' * 3000 + "1" + "}" * 3000),
+        ("a.toml", "x = " + "[" * 3000 + "]" * 3000 + "\n"),
+        ("a.toml", "x" + ".x" * 3000 + " = 1\n"),
+    ],
+    ids=["yaml", "json lists", "json", "toml lists", "toml"],
+)
+def test_what_is_nested_too_deeply_is_refused_in_one_line(name: str, text: str, tmp_path: Path) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    with pytest.raises(ExportError, match="nested too deeply") as caught:
+        planned(file, *(KEYED[0] if name != "a.toml" else ("torchtitan", "0.2.2")), "block")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name, target, text",
+    [
+        ("a.json", "huggingface", '{"gradient_checkpointing": false}'),
+        ("a.toml", "torchtitan", "[training]\nlocal_batch_size = 64\n"),
+    ],
+)
+def test_a_byte_order_mark_stays(name: str, target: str, text: str, tmp_path: Path) -> None:
+    version = next(version for known, version in KEYED if known == target)
+    file = tmp_path / name
+    file.write_bytes(text.encode())
+    plain = planned(file, target, version, "block").after
+    file.write_bytes(text.encode("utf-8-sig"))
+    assert planned(file, target, version, "block").after == b"\xef\xbb\xbf" + plain

@@ -179,9 +179,10 @@ def test_a_variable_with_one_use_is_followed_to_its_value() -> None:
 
 
 def test_line_ends_of_windows_and_a_missing_last_one_stay() -> None:
-    script = ARRAYS.replace("\n", "\r\n").removesuffix("\r\n")
+    unix = ARRAYS.replace(" \\\n   ", "")
+    script = unix.replace("\n", "\r\n").removesuffix("\r\n")
     after = with_arguments(script, MEGATRON, SETTINGS, OBSOLETE)
-    assert after == with_arguments(ARRAYS, MEGATRON, SETTINGS, OBSOLETE).replace("\n", "\r\n").removesuffix("\r\n")
+    assert after == with_arguments(unix, MEGATRON, SETTINGS, OBSOLETE).replace("\n", "\r\n").removesuffix("\r\n")
 
 
 def test_words_after_flags_and_json_as_the_trainer_of_transformers_takes_them() -> None:
@@ -226,6 +227,8 @@ def test_words_after_flags_and_json_as_the_trainer_of_transformers_takes_them() 
         ("A='--micro-batch-size 1'\nB=\"$A --micro-batch-size 2\"\n", 2, r"which line 1 gives as well"),
         ("cat <<E\n--micro-batch-size 1\nE\nrun --global-batch-size 4\n", 2, r"where it cannot be followed"),
         ("run --micro-batch-size 1 (\n", 1, r"is not plain bash from here on"),
+        ("run \\\r\n --micro-batch-size 1\r\n", 1, r"a Windows line break, so that bash does not continue the line"),
+        ("A=1\nB='x \\\r\n --micro-batch-size 1'\n", 2, r"a Windows line break, so that bash does not continue"),
         ("echo hello\n", None, r"has none of the arguments --micro-batch-size"),
     ],
 )
