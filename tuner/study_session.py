@@ -167,6 +167,7 @@ class _Session:
 
     def _dry_run(self, cap_bytes: int) -> Forecast | None:
         """What can be predicted of this model's policies; None where it has no dry run."""
+        logger.info("dry run: steps on tensors without data, to predict peaks; this may take minutes for large models")
         answer = self._runner.dry_run(assemble.dry_run_spec(self._config, self._choices))
         forecast = make_forecast(self._choices, answer, cap_bytes=cap_bytes, dry_run_peaks=self._dry_run_peaks)
         logger.info("%s", describe_dry_run(answer))

@@ -126,6 +126,9 @@ def test_a_running_study_can_be_read(
     assert "blocks h: 2 x Block; units: attention=attn, mlp=mlp" in caplog.messages
     cap = "memory cap: 20,971,520 bytes (20.0 MiB), tested against the peak allocated on the CPU by torch"
     assert cap in caplog.messages
+    said = [message.partition(":")[0].partition(" what")[0].partition(" one step")[0] for message in caplog.messages]
+    assert said.count("dry run") == 2, "before it and after it"
+    assert said.index("dry run") < said.index("measuring") < said.index("tracing")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
