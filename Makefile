@@ -12,7 +12,7 @@ demo: $(READY)
 	$(BIN)/python examples/train_with_policy.py runs/quickstart/policy.yaml
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
