@@ -136,9 +136,11 @@ def test_another_division_of_the_batch_is_refused_unless_wanted(tmp_path: Path) 
     Trainer(build_model(), arguments, callbacks=[RecomputeCallback(policy(*MIX), check_batch=False)])
 
 
-def test_after_training_the_model_is_as_it_was_and_can_be_trained_again(tmp_path: Path) -> None:
+def test_after_training_the_model_is_as_plain_training_leaves_it_and_can_be_trained_again(tmp_path: Path) -> None:
+    # The Trainer may leave marks of its own on a model.
+    plain = build_model()
+    Trainer(plain, exported(tmp_path, policy(), max_steps=1), train_dataset=RandomTokens()).train()
     model = build_model()
-    before = [dict(vars(module)) for module in model.modules()]
     trainer = Trainer(
         model,
         exported(tmp_path, policy(), max_steps=1),
@@ -149,7 +151,7 @@ def test_after_training_the_model_is_as_it_was_and_can_be_trained_again(tmp_path
     assert "forward" in vars(recomputed)
     trainer.train()
     assert "forward" not in vars(recomputed)
-    assert [vars(module).keys() for module in model.modules()] == [values.keys() for values in before]
+    assert [vars(module).keys() for module in model.modules()] == [vars(module).keys() for module in plain.modules()]
     trainer.train()
     assert trainer.state.global_step == 1
     assert BATCH.global_batch_size == trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps
