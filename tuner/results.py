@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from typing_extensions import Self
 
 from runners.diagnosis.records import UnitCost
@@ -22,6 +23,9 @@ from tuner.user_error import UserError
 #: How trials end that say nothing about their policy, so that it may be tried anew.
 LOST_STATUSES = (TrialStatus.CANCELLED, TrialStatus.NODE_LOST)
 
+#: Of the search file that results hold: those that later commands look into.
+_SECTIONS = ("model", "batch", "placement", "search", "measurement", "runner")
+
 StudyStatus = Literal["running", "finished", "interrupted", "failed"]
 
 
@@ -29,14 +33,21 @@ class ResultsError(UserError):
     """A results file that cannot be read; the message is one line for the user."""
 
 
+#: What a file may say, so that one edited by hand is refused before it is counted with.
+_Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
+_Positive: TypeAlias = Annotated[int, Field(gt=0, lt=2**63)]
+_Above0: TypeAlias = Annotated[float, Field(gt=0)]
+_From0: TypeAlias = Annotated[float, Field(ge=0)]
+
+
 class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, protected_namespaces=())
+    model_config = ConfigDict(frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
 class TrialRecord(_Record):
     """One trial in results.json: what was measured, and what the study makes of it. Absent is null."""
 
-    number: int
+    number: _Count
     status: TrialStatus
     reason: str | None
     feasible: bool
@@ -47,37 +58,44 @@ class TrialRecord(_Record):
     policy: dict[str, Any]
     policy_key: str
     policy_summary: str
-    micro_batch_size: int
-    gradient_accumulation_steps: int
-    data_parallel_degree: int
-    global_batch_size: int
-    samples_per_second: float | None
-    tokens_per_second: float | None
-    step_time_s: float | None
-    step_time_spread_s: float | None
-    num_steps: int | None
-    relative_speed: float | None
-    relative_speed_spread: float | None
-    reference_step_time_s: float | None
-    forward_time_s: float | None
-    backward_time_s: float | None
+    micro_batch_size: _Positive
+    gradient_accumulation_steps: _Positive
+    data_parallel_degree: _Positive
+    global_batch_size: _Positive
+    samples_per_second: _Above0 | None
+    tokens_per_second: _Above0 | None
+    step_time_s: _Above0 | None
+    step_time_spread_s: _From0 | None
+    num_steps: _Positive | None
+    relative_speed: _Above0 | None
+    relative_speed_spread: _From0 | None
+    reference_step_time_s: _Above0 | None
+    forward_time_s: _From0 | None
+    backward_time_s: _From0 | None
     recompute_time_s: float | None
-    optimizer_time_s: float | None
-    recomputed_flops_ratio: float | None
-    peak_memory_bytes: int | None
-    peak_allocated_bytes: int | None
-    peak_reserved_bytes: int | None
+    optimizer_time_s: _From0 | None
+    recomputed_flops_ratio: _From0 | None
+    peak_memory_bytes: _Positive | None
+    peak_allocated_bytes: _Count | None
+    peak_reserved_bytes: _Count | None
     memory_bytes: MemoryByKind | None
-    predicted_peak_memory_bytes: int | None
+    predicted_peak_memory_bytes: _Positive | None
     predicted_step_time_s: float | None
-    predicted_step_time_spread_s: float | None = None
-    reference_drift_ratio: float | None = None
+    predicted_step_time_spread_s: _From0 | None = None
+    reference_drift_ratio: _From0 | None = None
     verification: Verification | None
     node: str | None
     device: str | None
-    worker_pid: int | None
+    worker_pid: _Count | None
     started_at: str | None
-    wall_time_s: float | None
+    wall_time_s: _From0 | None
+
+    @field_validator("memory_bytes")
+    @classmethod
+    def _limit_bytes(cls, memory: MemoryByKind | None) -> MemoryByKind | None:
+        if memory is not None and any(abs(size) >= 2**63 for size in memory.model_dump().values()):
+            raise ValueError("a size is larger than any memory")
+        return memory
 
     def to_policy(self) -> RecomputePolicy:
         """The policy that was tried.
@@ -96,7 +114,7 @@ class BlockListRecord(_Record):
 
     path: str
     kind: str
-    num_blocks: int
+    num_blocks: Annotated[int, Field(ge=1, lt=2**31)]
     units: dict[str, str]
     aliases: list[list[int]]
     segment_refusal: str | None
@@ -106,8 +124,8 @@ class ModelRecord(_Record):
     """The model in results.json."""
 
     model_class: str
-    num_parameters: int
-    tokens_per_sample: int | float | None
+    num_parameters: _Count
+    tokens_per_sample: _Positive | _Above0 | None
     has_own_recompute: bool
     block_lists: list[BlockListRecord]
     notes: list[str]
@@ -120,7 +138,7 @@ class StudyResults(_Record):
     study: str
     status: StudyStatus
     stop_reason: str | None
-    memory_cap_bytes: int
+    memory_cap_bytes: _Positive
     search: dict[str, Any]
     environment: dict[str, Any]
     model: ModelRecord
@@ -130,6 +148,45 @@ class StudyResults(_Record):
     best: int | None
     playoff: Playoff | None
     unit_costs: list[UnitCost] = []
+
+    @field_validator("search")
+    @classmethod
+    def _have_sections(cls, search: dict[str, Any]) -> dict[str, Any]:
+        for name in _SECTIONS:
+            if not isinstance(search.get(name, {}), dict):
+                raise ValueError(f"{name} is {search[name]!r}, not a mapping")
+        return search
+
+    @field_validator("playoff")
+    @classmethod
+    def _have_times(cls, playoff: Playoff | None) -> Playoff | None:
+        if playoff is None:
+            return None
+        for name, rows in (("step_times_s", playoff.step_times_s), ("processor_shares", playoff.processor_shares)):
+            rounds = len(playoff.step_times_s[0]) if playoff.step_times_s else 0
+            if (rows or name == "step_times_s") and len(rows) != len(playoff.trials):
+                raise ValueError(f"{name} has {len(rows)} rows for {len(playoff.trials)} trials")
+            if any(len(row) != rounds for row in rows):
+                raise ValueError(f"{name} has rows of different lengths")
+        if not all(0 < time < math.inf for row in playoff.step_times_s for time in row):
+            raise ValueError("step_times_s has a time that is no positive number")
+        return playoff
+
+    @model_validator(mode="after")
+    def _hold_each_trial_once(self) -> Self:
+        lists = {blocks.path: blocks for blocks in self.model.block_lists}
+        if len(lists) < len(self.model.block_lists):
+            raise ValueError("model.block_lists: a path is there twice")
+        numbers: set[int] = set()
+        for index, trial in enumerate(self.trials):
+            if trial.number in numbers:
+                raise ValueError(f"trials.{index}.number: trial {trial.number} is there twice")
+            numbers.add(trial.number)
+            _check_policy(trial, lists, f"trials.{index}")
+        baseline = self.baseline
+        if baseline is not None and self.trial(baseline.number) != baseline:
+            raise ValueError(f"baseline: it is not what trials say of trial {baseline.number}")
+        return self
 
     @model_validator(mode="after")
     def _name_only_feasible_trials(self) -> Self:
@@ -157,6 +214,36 @@ class StudyResults(_Record):
 
     def to_json(self) -> str:
         return self.model_dump_json(indent=1) + "\n"
+
+
+def _check_policy(trial: TrialRecord, lists: Mapping[str, BlockListRecord], where: str) -> None:
+    """Whether the policy is one of this model, and what stands beside it is its own.
+
+    Raises:
+        ValueError: It is not; the message begins with the field.
+    """
+    try:
+        policy = trial.to_policy()
+    except PolicyError as error:
+        raise ValueError(f"{where}.policy: {error}") from error
+    for name in ("micro_batch_size", "gradient_accumulation_steps", "data_parallel_degree", "global_batch_size"):
+        said, own = getattr(trial, name), getattr(policy.batch, name)
+        if said != own:
+            raise ValueError(f"{where}.{name}: it is {said}, but {own} in the policy beside it")
+    for placement in policy.placement:
+        blocks = lists.get(placement.blocks)
+        if blocks is None or blocks.num_blocks != placement.num_blocks:
+            raise ValueError(
+                f"{where}.policy: it places {placement.num_blocks} blocks of {placement.blocks}, which are not in "
+                "model.block_lists"
+            )
+        if not placement.unit_paths.items() <= blocks.units.items():
+            raise ValueError(f"{where}.policy: its units of {placement.blocks} are not those of model.block_lists")
+    missing = lists.keys() - {placement.blocks for placement in policy.placement}
+    if missing:
+        raise ValueError(f"{where}.policy: it does not place {min(missing)} of model.block_lists")
+    if policy.key != trial.policy_key:
+        raise ValueError(f"{where}.policy_key: it is {trial.policy_key!r}, but that of the policy is {policy.key!r}")
 
 
 class ResultsLedger:
@@ -362,21 +449,18 @@ def read_results(path: Path) -> StudyResults:
         ResultsError: There is none, or it is not one; the message says what to do.
     """
     try:
-        results = StudyResults.model_validate_json(path.read_bytes())
-        for trial in results.trials:
-            trial.to_policy()
+        return StudyResults.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
         raise ResultsError(f"{path} does not exist; a study writes it, so name one that has run") from error
     except OSError as error:
+        if error.errno in (errno.EISDIR, errno.ELOOP):
+            raise ResultsError(f"{path} is not a file ({error.strerror}); name a study that has run") from error
         raise ResultsError(f"{path} cannot be read: {error.strerror}; name a file that can be read") from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         reason = first["msg"].removeprefix("Value error, ")
         raise _not_ours(path, f"{where}: {reason}" if where else reason) from error
-    except PolicyError as error:
-        raise _not_ours(path, str(error)) from error
-    return results
 
 
 def _not_ours(path: Path, reason: str) -> ResultsError:

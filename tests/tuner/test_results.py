@@ -211,7 +211,8 @@ def test_a_policy_that_was_edited_into_none_is_one_line(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     file.write_text(json.dumps(data))
     with pytest.raises(
-        ResultsError, match=r"results\.json is not a results file of this release \(batch\.global_batch"
+        ResultsError,
+        match=r"results\.json is not a results file of this release \(trials\.0\.policy: batch\.global_batch",
     ):
         read_results(file)
 
@@ -219,8 +220,58 @@ def test_a_policy_that_was_edited_into_none_is_one_line(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match=r"results\.json does not exist; a study writes it"):
         read_results(tmp_path / "results.json")
-    with pytest.raises(ResultsError, match="cannot be read: Is a directory"):
+    with pytest.raises(ResultsError, match=r"is not a file \(Is a directory\)"):
         read_results(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(ResultsError, match=r"loop is not a file \(Too many levels of symbolic links\)"):
+        read_results(tmp_path / "loop")
+
+
+@pytest.mark.parametrize(
+    "path, value, reason",
+    [
+        ("model.block_lists", [], r"trials\.0\.policy: it places 2 blocks of h, which are not in model\.block_lists"),
+        ("model.block_lists.0.num_blocks", 0, r"model\.block_lists\.0\.num_blocks: .* greater than or equal to 1"),
+        ("model.block_lists.0.num_blocks", 3, r"trials\.0\.policy: it places 2 blocks of h"),
+        ("model.block_lists.0.path", "x", r"trials\.0\.policy: it places 2 blocks of h"),
+        ("model.block_lists.0.units", {"mlp": "ff"}, r"trials\.0\.policy: its units of h are not those"),
+        ("trials.1.policy.placement", [], r"trials\.1\.policy: it does not place h of model\.block_lists"),
+        ("trials.1.policy_key", "0" * 12, r"trials\.1\.policy_key: it is '000000000000', but that of the policy is"),
+        ("trials.1.number", 0, r"trials\.1\.number: trial 0 is there twice"),
+        ("trials.0.number", -1, r"trials\.0\.number: .* greater than or equal to 0"),
+        ("trials.0.global_batch_size", 0, r"trials\.0\.global_batch_size: .* greater than 0"),
+        ("trials.0.micro_batch_size", 1, r"trials\.0\.micro_batch_size: it is 1, but 2 in the policy beside it"),
+        ("trials.0.peak_memory_bytes", 10**400, r"trials\.0\.peak_memory_bytes: "),
+        ("trials.0.peak_memory_bytes", 0, r"trials\.0\.peak_memory_bytes: .* greater than 0"),
+        ("trials.0.samples_per_second", -1.0, r"trials\.0\.samples_per_second: .* greater than 0"),
+        ("trials.0.relative_speed", 0, r"trials\.0\.relative_speed: .* greater than 0"),
+        ("trials.0.relative_speed", math.inf, r"trials\.0\.relative_speed: .* finite number"),
+        ("trials.0.step_time_s", 0, r"trials\.0\.step_time_s: .* greater than 0"),
+        ("trials.0.step_time_spread_s", -1e-3, r"trials\.0\.step_time_spread_s: .* greater than or equal to 0"),
+        ("trials.0.memory_bytes.buffers", 10**400, r"trials\.0\.memory_bytes"),
+        ("memory_cap_bytes", 0, r"memory_cap_bytes: .* greater than 0"),
+        ("search.batch", 3, r"search: batch is 3, not a mapping"),
+        ("baseline.step_time_s", 77.0, r"baseline: it is not what trials say of trial 0"),
+        ("playoff.step_times_s.0", [0.0, 1.0], "playoff: step_times_s has a time that is no positive number"),
+        ("playoff.step_times_s.0", [1.0], "playoff: step_times_s has rows of different lengths"),
+        ("playoff.trials", [1], "playoff: step_times_s has 2 rows for 1 trials"),
+    ],
+)
+def test_a_figure_that_no_study_writes_is_refused_with_its_field(
+    tmp_path: Path, path: str, value: object, reason: str
+) -> None:
+    playoff = Playoff(trials=(0, 1), step_times_s=((1.0, 1.1), (1.2, 1.3)))
+    data = json.loads(results_of(trial(0), trial(1, "block"), playoff=playoff).to_json())
+    *parents, last = [int(part) if part.isdecimal() else part for part in path.split(".")]
+    place = data
+    for parent in parents:
+        place = place[parent]
+    place[last] = value
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps(data))
+    with pytest.raises(ResultsError, match=rf"results\.json is not a results file of this release \({reason}") as no:
+        read_results(file)
+    assert "\n" not in str(no.value)
 
 
 def test_entries_of_later_releases_are_passed_over(tmp_path: Path) -> None:
