@@ -106,6 +106,7 @@ class ModelInspection(Record):
         tokens_per_sample: Tokens of one sample, padding included, the mean of several lengths; None where samples are
             not sequences.
         has_own_recompute: The model calls activation checkpointing itself.
+        has_convolutions: Some module of it is a convolution.
         device_memory_bytes: Memory that a percentage cap is a share of.
         environment: Versions, device name and thread count of the worker.
     """
@@ -114,6 +115,7 @@ class ModelInspection(Record):
     model_class: str
     tokens_per_sample: int | float | None = None
     has_own_recompute: bool = False
+    has_convolutions: bool = False
     device_memory_bytes: int | None = None
     environment: dict[str, Any] = {}
 

@@ -51,6 +51,15 @@ from search_spaces.policy import BatchShape
 
 AnswerT = TypeVar("AnswerT", bound=Answer)
 
+_CONVOLUTIONS = (
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+)
+
 
 class TrialWorker:
     """Serves the trials of one study, one after another, in one process."""
@@ -197,6 +206,7 @@ def _inspection(
         model_class=type(model).__name__,
         tokens_per_sample=workload.tokens_per_sample,
         has_own_recompute=findings.has_own_recompute,
+        has_convolutions=any(isinstance(module, _CONVOLUTIONS) for module in model.modules()),
         device_memory_bytes=None if device is None else device.total_memory_bytes(),
         environment={} if device is None else describe_environment(device),
     )

@@ -195,6 +195,16 @@ class TestInspect:
         assert inspection.environment["torch"] == torch.__version__
         assert inspection.environment["device_kind"] == "cpu"
 
+    @pytest.mark.parametrize("on_fake_tensors", [False, True])
+    @pytest.mark.parametrize(
+        "model, expected", [("stack.py:plain", False), ("normalization.py:training_statistics", True)]
+    )
+    def test_says_whether_there_are_convolutions(
+        self, trials: Trials, model: str, expected: bool, on_fake_tensors: bool
+    ) -> None:
+        spec = InspectionSpec(workload=trials(model).workload(), on_fake_tensors=on_fake_tensors)
+        assert TrialWorker().inspect(spec).has_convolutions is expected
+
     def test_unknown_blocks_are_refused(self, trials: Trials) -> None:
         spec = InspectionSpec(workload=trials("stack.py:plain").workload(), blocks=("layers",))
         with pytest.raises(WorkloadError, match="layers"):

@@ -6,7 +6,7 @@ import json
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.table import Table
@@ -25,6 +25,7 @@ from tuner.diagnosis.findings import floor_text, main_consumer_text, remedies_te
 from tuner.diagnosis.habits_text import habits_text
 from tuner.diagnosis.least_memory import least_memory
 from tuner.diagnosis.place_table import place_table
+from tuner.diagnosis.predicted_sizes import SizePeaks, difference_text, largest_sizes_text, predicted_sizes
 from tuner.memory_size import describe_bytes, format_bytes
 from tuner.single_trial import run_single_trial
 
@@ -49,15 +50,16 @@ def check_command(search_file: Path, *, as_json: bool) -> int:
             choices = assemble.search_choices(config, inspection)
             result = _plain_trial(config, runner, choices, cap_bytes)
         diagnosis = Diagnosis(failure="the plain step did not run")
+        sizes: tuple[SizePeaks, ...] = ()
         if result.status is TrialStatus.COMPLETED:
             with _at_work("taking it apart, block by block"):
-                diagnosis = _diagnosis(config, runner, choices, result, cap_bytes)
+                diagnosis, sizes = _diagnosis(config, runner, choices, result, cap_bytes)
     finally:
         runner.close()
     if as_json:
-        show_text(_document(inspection, result, diagnosis, cap_bytes))
+        show_text(_document(inspection, result, diagnosis, sizes, cap_bytes))
     else:
-        for part in _report(inspection, choices, result, diagnosis, cap_bytes):
+        for part in _report(inspection, choices, result, diagnosis, sizes, cap_bytes):
             show_text(part) if isinstance(part, str) else show(part)
     return EXIT_DONE if result.status is TrialStatus.COMPLETED else EXIT_FAILED
 
@@ -74,15 +76,24 @@ def _plain_trial(config: SearchConfig, runner: TrialRunner, choices: SearchChoic
 
 def _diagnosis(
     config: SearchConfig, runner: TrialRunner, choices: SearchChoices, plain: TrialResult, cap_bytes: int
-) -> Diagnosis:
-    """The plain step and the floors at its size and at the smallest, with what was predicted of the floors."""
+) -> tuple[Diagnosis, tuple[SizePeaks, ...]]:
+    """The plain step and the floors at its size and at the smallest, with what was predicted of the floors.
+
+    Beside it what is predicted at each size.
+    """
     dry_run = runner.dry_run(assemble.dry_run_spec(config, choices))
     shapes = dict.fromkeys((plain.policy.batch, choices.batches[-1]))
 
     def dry_run_peaks(policies: Sequence[RecomputePolicy]) -> Sequence[int]:
         return runner.dry_run(assemble.dry_run_spec(config, policies=policies)).peaks_bytes
 
-    floors = least_memory(choices, dry_run, shapes, cap_bytes=cap_bytes, dry_run_peaks=dry_run_peaks)
+    adds_up = dry_run.profile is not None and dry_run.profile.refusal is None
+    every_floor = least_memory(
+        choices, dry_run, choices.batches if adds_up else shapes, cap_bytes=cap_bytes, dry_run_peaks=dry_run_peaks
+    )
+    floor_at = {floor.policy.batch: floor for floor in every_floor}
+    floors = [floor_at[shape] for shape in shapes]
+    peaks = predicted_sizes(choices, dry_run, plain.policy.batch, every_floor, dry_run_peaks=dry_run_peaks)
     sizes = tuple(size for size in choices.micro_batch_sizes if size <= plain.policy.batch.micro_batch_size)
     diagnosis = runner.diagnosis(
         DiagnosisSpec(
@@ -94,22 +105,29 @@ def _diagnosis(
         )
     )
     if diagnosis.failure is not None:
-        return diagnosis
+        return diagnosis, peaks
     predicted = (
         split.model_copy(
             update={"predicted_peak_bytes": floor.predicted_peak_bytes, "lowest_among": floor.lowest_among}
         )
         for split, floor in zip(diagnosis.floors, floors, strict=True)
     )
-    return diagnosis.model_copy(update={"floors": tuple(predicted)})
+    return diagnosis.model_copy(update={"floors": tuple(predicted)}), peaks
 
 
-def _document(inspection: ModelInspection, result: TrialResult, diagnosis: Diagnosis, cap_bytes: int) -> str:
+def _document(
+    inspection: ModelInspection,
+    result: TrialResult,
+    diagnosis: Diagnosis,
+    sizes: Sequence[SizePeaks],
+    cap_bytes: int,
+) -> str:
     document = {
         "memory_cap_bytes": cap_bytes,
         "inspection": inspection.model_dump(mode="json"),
         "baseline": result.model_dump(mode="json"),
         "diagnosis": diagnosis.model_dump(mode="json"),
+        "predicted_peaks": [asdict(size) for size in sizes],
     }
     return json.dumps(document, indent=1)
 
@@ -119,6 +137,7 @@ def _report(
     choices: SearchChoices,
     result: TrialResult,
     diagnosis: Diagnosis,
+    sizes: Sequence[SizePeaks],
     cap_bytes: int,
 ) -> Iterator[str | Table]:
     yield from _model_lines(inspection, choices)
@@ -136,7 +155,12 @@ def _report(
     yield place_table(plain, unit)
     yield from map(_wrapped, main_consumer_text(plain, diagnosis.kept_bytes))
     yield from map(_wrapped, floor_text(diagnosis.floors))
-    yield _wrapped(verdict_text(plain, diagnosis.floors, cap_bytes))
+    yield from map(_wrapped, difference_text(plain, sizes))
+    verdict = [
+        verdict_text(plain, diagnosis.floors, cap_bytes),
+        *largest_sizes_text(plain, diagnosis.floors, sizes, cap_bytes),
+    ]
+    yield _wrapped(" ".join(verdict))
     remedies = list(remedies_text(plain, diagnosis.floors))
     if remedies:
         yield "What helps besides recompute:"

@@ -164,8 +164,14 @@ class _Whole:
             num_front=len(front),
             notes=(),
         )
-        return plan.model_copy(
-            update={"notes": tuple(plan_notes(plan, refusal=profile.refusal, is_for_cpu=request.is_for_cpu))}
+        return plan.model_copy(update={"notes": tuple(self._notes(plan, profile))})
+
+    def _notes(self, plan: Plan, profile: MemoryProfile) -> Iterator[str]:
+        return plan_notes(
+            plan,
+            refusal=profile.refusal,
+            is_for_cpu=self.request.is_for_cpu,
+            has_convolutions=self.request.inspection.has_convolutions,
         )
 
     def _candidates(self, predictor: Predictor) -> list[Candidate]:

@@ -7,18 +7,24 @@ from collections.abc import Iterator
 from tuner.planning.plan import Plan, StudyUsed
 
 
-def plan_notes(plan: Plan, *, refusal: str | None, is_for_cpu: bool) -> Iterator[str]:
+def plan_notes(plan: Plan, *, refusal: str | None, is_for_cpu: bool, has_convolutions: bool) -> Iterator[str]:
     """Complete sentences, in the order of the figures that they are about.
 
     Args:
         refusal: Why this model's peaks cannot be added up; None where they can.
         is_for_cpu: The device is a CPU.
+        has_convolutions: Of the model.
     """
     yield _about_peaks(plan, refusal)
     if not is_for_cpu:
         yield (
             "Sizes are those of torch's CPU kernels: on an accelerator attention may keep other tensors, and its "
             "allocator reserves more than it gives out; leave room for that under the cap."
+        )
+    if has_convolutions:
+        yield (
+            "The model has convolutions, and the scratch memory of their kernels is in no predicted peak: on CPUs "
+            "measured peaks of convolutional models were 10 to 20 % higher; leave room for that under the cap."
         )
     if plan.num_shards > 1:
         yield _about_shards(plan.num_shards)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
+from simulated_profile import DRY_RUN
 from simulation import INSPECTION, MIB, SHAPE, UNITS, failure, measure
 
 from runners.diagnosis.records import (
@@ -153,6 +154,19 @@ class TestDiagnosis:
     def test_warns_of_fused_attention(self, check: Callable[..., Result]) -> None:
         text = " ".join(check().stdout.split())
         assert "attention: aten.flash, 2 calls (h.0.attn). A fused kernel" in text
+
+    def test_names_the_largest_micro_batches_that_fit(self, tune: Tune, write_search: WriteSearch) -> None:
+        def check(*options: str) -> str:
+            runner = DiagnosedRunner(measure, inspection=INSPECTION, dry_run=DRY_RUN)
+            return tune("check", write_search(), *options, runner=runner).stdout
+
+        text = " ".join(check().split())
+        assert "The largest micro-batch at which some placement fits is 2, without recompute 1" in text
+        data = json.loads(check("--json"))
+        assert data["predicted_peaks"] == [
+            {"micro_batch_size": 2, "plain_bytes": 26 * MIB, "least_bytes": 12 * MIB},
+            {"micro_batch_size": 1, "plain_bytes": 18 * MIB, "least_bytes": 11 * MIB},
+        ]
 
     def test_shows_the_best_trade_first(self, check: Callable[..., Result]) -> None:
         rows = [line.split() for line in check().stdout.splitlines()]
