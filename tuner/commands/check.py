@@ -87,13 +87,10 @@ def _diagnosis(
     def dry_run_peaks(policies: Sequence[RecomputePolicy]) -> Sequence[int]:
         return runner.dry_run(assemble.dry_run_spec(config, policies=policies)).peaks_bytes
 
-    adds_up = dry_run.profile is not None and dry_run.profile.refusal is None
-    every_floor = least_memory(
-        choices, dry_run, choices.batches if adds_up else shapes, cap_bytes=cap_bytes, dry_run_peaks=dry_run_peaks
-    )
+    every_floor = least_memory(choices, dry_run, choices.batches, cap_bytes=cap_bytes, dry_run_peaks=dry_run_peaks)
     floor_at = {floor.policy.batch: floor for floor in every_floor}
     floors = [floor_at[shape] for shape in shapes]
-    peaks = predicted_sizes(choices, dry_run, plain.policy.batch, every_floor, dry_run_peaks=dry_run_peaks)
+    peaks = predicted_sizes(choices, dry_run, every_floor, dry_run_peaks=dry_run_peaks)
     sizes = tuple(size for size in choices.micro_batch_sizes if size <= plain.policy.batch.micro_batch_size)
     diagnosis = runner.diagnosis(
         DiagnosisSpec(

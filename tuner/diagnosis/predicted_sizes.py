@@ -9,7 +9,7 @@ from runners.diagnosis.records import PeakSplit
 from runners.trial import DryRunResult
 from search_spaces.choices import SearchChoices
 from search_spaces.memory_timeline import MemoryTimeline
-from search_spaces.policy import BatchShape, RecomputePolicy
+from search_spaces.policy import RecomputePolicy
 from tuner.diagnosis.least_memory import LeastMemory
 from tuner.memory_size import format_bytes
 
@@ -23,7 +23,7 @@ class SizePeaks:
 
     Attributes:
         plain_bytes: Without recompute.
-        least_bytes: Of the placement that needs the least; None where not all placements can be predicted.
+        least_bytes: Of the floor; None where that is not predicted.
     """
 
     micro_batch_size: int
@@ -34,27 +34,27 @@ class SizePeaks:
 def predicted_sizes(
     choices: SearchChoices,
     dry_run: DryRunResult,
-    plain: BatchShape,
     floors: Sequence[LeastMemory],
     *,
     dry_run_peaks: Callable[[Sequence[RecomputePolicy]], Sequence[int]],
 ) -> tuple[SizePeaks, ...]:
-    """All sizes of the search, the largest first; where peaks cannot be added up only that of the plain step.
+    """All sizes of the search, the largest first; nothing where nothing can be predicted.
 
     Args:
-        plain: Of the plain step that was measured.
-        floors: With one at each size, where peaks can be added up.
+        floors: One at each size.
         dry_run_peaks: Peaks of policies from a dry run of each; empty where that fails.
     """
     if dry_run.profile is None:
         return ()
-    if dry_run.profile.refusal is not None:
-        return tuple(SizePeaks(plain.micro_batch_size, peak, None) for peak in dry_run_peaks([RecomputePolicy(plain)]))
-    timeline = MemoryTimeline(dry_run.profile)
+    policies = [RecomputePolicy(batch) for batch in choices.batches]
+    if dry_run.profile.refusal is None:
+        peaks: Sequence[int] = [MemoryTimeline(dry_run.profile).peak_bytes(policy) for policy in policies]
+    else:
+        peaks = dry_run_peaks(policies)
     least = {floor.policy.batch: floor.predicted_peak_bytes for floor in floors}
     return tuple(
-        SizePeaks(batch.micro_batch_size, timeline.peak_bytes(RecomputePolicy(batch)), least.get(batch))
-        for batch in choices.batches
+        SizePeaks(policy.batch.micro_batch_size, peak, least[policy.batch])
+        for policy, peak in zip(policies, peaks, strict=False)  # Dry runs that fail give none.
     )
 
 

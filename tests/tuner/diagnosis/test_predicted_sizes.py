@@ -1,10 +1,19 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
+from simulated_profile import DRY_RUN, PROFILE
+from simulation import SHAPE
 
 from runners.diagnosis.records import PeakSplit
-from runners.trial import MemoryByKind
-from tuner.diagnosis.predicted_sizes import SizePeaks, difference_text, largest_sizes_text
+from runners.trial import DryRunResult, MemoryByKind
+from search_spaces.choices import SearchChoices
+from search_spaces.memory_timeline import MemoryTimeline
+from search_spaces.policy import RecomputePolicy
+from tuner.diagnosis.least_memory import least_memory
+from tuner.diagnosis.predicted_sizes import SizePeaks, difference_text, largest_sizes_text, predicted_sizes
 
 MIB = 2**20
 SIZES = (
@@ -76,3 +85,24 @@ class TestDifference:
 
     def test_little_is_not_worth_a_line(self) -> None:
         assert list(difference_text(measured(8, 80.7), SIZES)) == []
+
+
+REFUSED = DryRunResult(profile=replace(PROFILE, refusal="its blocks hand tensors across"))
+NO_DRY_RUN = DryRunResult(failure="it asks for values")
+BOTH_SIZES = [SizePeaks(2, 26 * MIB, 12 * MIB), SizePeaks(1, 18 * MIB, 11 * MIB)]
+
+
+@pytest.mark.parametrize(
+    "dry_run, succeeds, expected",
+    [(DRY_RUN, False, BOTH_SIZES), (REFUSED, True, BOTH_SIZES), (REFUSED, False, []), (NO_DRY_RUN, False, [])],
+    ids=["added up", "one by one", "dry runs fail", "no dry run"],
+)
+def test_every_size_that_can_be_predicted(dry_run: DryRunResult, succeeds: bool, expected: list[SizePeaks]) -> None:
+    choices = SearchChoices(SHAPE, 2, (1, 2), ("none", "block"))
+    timeline = MemoryTimeline(PROFILE)
+
+    def dry_run_peaks(policies: Sequence[RecomputePolicy]) -> Sequence[int]:
+        return [timeline.peak_bytes(policy) for policy in policies] if succeeds else []
+
+    floors = least_memory(choices, dry_run, choices.batches, cap_bytes=20 * MIB, dry_run_peaks=dry_run_peaks)
+    assert list(predicted_sizes(choices, dry_run, floors, dry_run_peaks=dry_run_peaks)) == expected
