@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import os
 from pathlib import Path
 
+from search_spaces.yaml_words import quoted
 from tuner.results import ResultsError, StudyResults, read_results
 
 RESULTS_FILE = "results.json"
@@ -21,13 +23,14 @@ def find_study(study: str, *, output_dir: Path) -> tuple[Path, StudyResults]:
     """
     named = Path(study)
     for folder in (named.parent if named.name == RESULTS_FILE else named, output_dir / study):
-        if (folder / RESULTS_FILE).is_file():
+        # Whatever has the name: that it is a folder or a broken link is for the reader to say.
+        if os.path.lexists(folder / RESULTS_FILE):
             return folder, read_results(folder / RESULTS_FILE)
     known = sorted(path.parent.name for path in output_dir.glob(f"*/{RESULTS_FILE}"))
     near = difflib.get_close_matches(study, known, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     have = ", ".join(known) if known else "none"
     raise ResultsError(
-        f"STUDY is {study!r}, which is neither a study in {output_dir} nor a folder with {RESULTS_FILE} "
+        f"STUDY is {quoted(study)}, which is neither a study in {output_dir} nor a folder with {RESULTS_FILE} "
         f"(studies there: {have}){hint}; name one, or its folder, or another --output-dir"
     )

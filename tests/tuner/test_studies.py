@@ -48,3 +48,19 @@ def test_where_there_is_no_study_none_is_suggested(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match=r"'any', .*\(studies there: none\); name one, or its folder") as refusal:
         find_study("any", output_dir=tmp_path / "nowhere")
     assert "did you mean" not in str(refusal.value)
+
+
+def test_a_name_that_is_too_long_for_any_file_is_no_study(runs: Path) -> None:
+    with pytest.raises(ResultsError, match=r"STUDY is 'x{57}\.\.\.', which is neither a study in"):
+        find_study("x" * 5000, output_dir=runs)
+
+
+@pytest.mark.parametrize("kind", ["folder", "loop"])
+def test_results_that_are_no_file_are_said_to_be_none(runs: Path, kind: str) -> None:
+    (runs / "odd").mkdir()
+    if kind == "folder":
+        (runs / "odd" / "results.json").mkdir()
+    else:
+        (runs / "odd" / "results.json").symlink_to("results.json")
+    with pytest.raises(ResultsError, match=r"odd/results\.json is not a file"):
+        find_study("odd", output_dir=runs)

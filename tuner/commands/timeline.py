@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from runners.trial import ModelInspection
 from search_spaces.choices import SearchChoices
 from search_spaces.policy import BatchShape, PolicyError, RecomputePolicy
 from search_spaces.policy_file import load_policy
+from search_spaces.yaml_words import quoted
 from tuner import assemble
 from tuner.commands.verify import refuse_other_model
 from tuner.config import SearchConfig
@@ -29,6 +31,8 @@ from tuner.user_error import UserError
 logger = logging.getLogger(__name__)
 
 _ALL = "all"
+#: Of a number of blocks.
+_MOST_DIGITS = 9
 
 
 class TimelineOptionError(UserError):
@@ -89,19 +93,21 @@ def timeline_command(search_file: Path, options: TimelineOptions, *, as_json: bo
 def _num_blocks(text: str) -> int | None:
     if text == _ALL:
         return None
-    if not text.isdecimal():
-        raise TimelineOptionError(f"--blocks is {text!r}; write a number of blocks, or 0 or {_ALL} for all of them")
+    if not text.isdecimal() or len(text) > _MOST_DIGITS:
+        raise TimelineOptionError(
+            f"--blocks is {quoted(text)}; write a number of blocks, or 0 or {_ALL} for all of them"
+        )
     return int(text) or None
 
 
 def _policy_file(named: str, output_dir: Path) -> Path:
     """The file that ``--policy`` means: a file, or the policy of a study by its folder or name."""
     for candidate in (Path(named), Path(named) / "policy.yaml", output_dir / named / "policy.yaml"):
-        if candidate.is_file():
+        if os.path.isfile(candidate):
             return candidate
     raise TimelineOptionError(
-        f"--policy is {named!r}, which is no file, no study's folder with a policy.yaml, and no study in {output_dir} "
-        "that has one; name a policy.yaml, for example one of `tune export --format policy -o policy.yaml`"
+        f"--policy is {quoted(named)}, which is no file, no study's folder with a policy.yaml, and no study in "
+        f"{output_dir} that has one; name a policy.yaml, for example one of `tune export --format policy -o policy.yaml`"
     )
 
 

@@ -134,6 +134,8 @@ def test_a_step_that_cannot_be_traced_is_a_failure(
     [
         (["--blocks", "-1"], "--blocks is '-1'; write a number of blocks, or 0 or all for all of them"),
         (["--blocks", "some"], "--blocks is 'some'; write a number of blocks"),
+        (["--blocks", "9" * 5000], f"--blocks is '{'9' * 57}...'; write a number of blocks"),
+        (["--policy", "x" * 5000], f"--policy is '{'x' * 57}...', which is no file, no study's folder"),
         (["--policy", "nowhere"], "--policy is 'nowhere', which is no file, no study's folder with a policy.yaml"),
         (
             ["--micro-batch-size", "3"],
