@@ -145,7 +145,7 @@ class RayRunner:
             answer = ray.get(agent.inspect.remote(spec.model_dump_json(), spec.timeout_s))
         except ray.exceptions.RayError as error:
             raise RunnerError(
-                f"the worker on node {node_id[:8]} was lost while the model was built: {error}"
+                f"the worker on node {node_id[:8]} was lost while the model was built or run: {error}"
             ) from error
         self._idle.append((agent, node_id))
         return read_inspection(answer)

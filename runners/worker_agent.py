@@ -48,7 +48,7 @@ class WorkerAgent:
         except WorkerTimeoutError:
             answer = {"workload_error": f"the model could not be built and traced within {timeout_s:g} s"}
         except WorkerDiedError as error:
-            answer = {"runner_error": f"{error} while the model was built", "detail": error.detail}
+            answer = {"runner_error": f"{error} while the model was built or run", "detail": error.detail}
         return json.dumps(answer)
 
     def run(self, spec_json: str) -> str:
@@ -128,6 +128,8 @@ def read_inspection(answer_json: str) -> ModelInspection:
         raise WorkloadError(answer["workload_error"])
     if "runner_error" in answer:
         logger.debug("worker output:\n%s", answer["detail"])
-        last_line = (answer["detail"].strip().splitlines() or [""])[-1]
-        raise RunnerError(f"{answer['runner_error']}; its last output was: {last_line}")
+        output = answer["detail"].strip().splitlines()
+        last_output = f"; its last output was: {output[-1]}" if output else ""
+        look = "look for calls that end the program and " if "exit code" in answer["runner_error"] else ""
+        raise RunnerError(f"{answer['runner_error']}{last_output}; {look}run the model once alone to see why")
     return ModelInspection.model_validate(answer["inspection"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import psutil
 import pytest
 
+from runners.base import RunnerError
 from runners.trial import InspectionSpec, TrialResult, TrialSpec, TrialStatus
-from runners.worker_agent import WorkerAgent
+from runners.worker_agent import WorkerAgent, read_inspection
 from runners.worker_process import WorkerDiedError, WorkerProcess, WorkerTimeoutError
 
 Trials = Any
@@ -148,4 +150,20 @@ class TestInspection:
     def test_lost_worker_is_told_apart_from_a_mistake(self, watched: Watched, trials: Trials) -> None:
         deadly = trials("resources.py:failing", args={"how": "kill", "from_samples": 2})
         answer = self.inspect(watched, deadly)
-        assert answer["runner_error"] == "worker died (signal 9, SIGKILL, likely memory) while the model was built"
+        assert (
+            answer["runner_error"] == "worker died (signal 9, SIGKILL, likely memory) while the model was built or run"
+        )
+
+
+@pytest.mark.parametrize(
+    "how, output, line",
+    [
+        ("exit code 0", "", "look for calls that end the program and run the model once alone to see why"),
+        ("exit code 1", "a\nb\n", "its last output was: b; look for calls that end the program and run the model"),
+        ("signal 9, SIGKILL, likely memory", "", "run the model once alone to see why"),
+    ],
+)
+def test_what_is_said_of_a_worker_that_ended_while_the_model_was_looked_at(how: str, output: str, line: str) -> None:
+    error = f"worker died ({how}) while the model was built or run"
+    with pytest.raises(RunnerError, match=f"^{re.escape(f'{error}; {line}')}"):
+        read_inspection(json.dumps({"runner_error": error, "detail": output}))
