@@ -29,11 +29,14 @@ def compare_studies(a: tuple[Path, StudyResults], b: tuple[Path, StudyResults]) 
         NotComparableError: One of them has no best trial, or their global batches differ.
     """
     (folder_a, results_a), (folder_b, results_b) = a, b
-    winner_a, winner_b = _winner("first", results_a), _winner("second", results_b)
+    names = [results_a.study, results_b.study]
+    if names[0] == names[1]:
+        names = [f"{name} ({folder})" for name, folder in zip(names, (folder_a, folder_b), strict=True)]
+    winner_a, winner_b = _winner("first", names[0], results_a), _winner("second", names[1], results_b)
     sizes = [winner.trial.global_batch_size for winner in (winner_a, winner_b)]
     if sizes[0] != sizes[1]:
         raise NotComparableError(
-            f"STUDY {results_a.study} has a global batch of {sizes[0]} samples and STUDY {results_b.study} one of "
+            f"STUDY {names[0]} has a global batch of {sizes[0]} samples and STUDY {names[1]} one of "
             f"{sizes[1]}; only studies of one global batch train alike, so name two with the same "
             "batch.global_batch_size"
         )
@@ -62,12 +65,12 @@ def compare_studies(a: tuple[Path, StudyResults], b: tuple[Path, StudyResults]) 
     )
 
 
-def _winner(which: str, results: StudyResults) -> Winner:
+def _winner(which: str, name: str, results: StudyResults) -> Winner:
     best = results.best_trial()
     if best is None:
         why = f", {results.stop_reason}" if results.stop_reason else ""
         raise NotComparableError(
-            f"STUDY {results.study} (the {which}) has no best trial ({results.status}{why}); winners are compared, so "
+            f"STUDY {name} (the {which}) has no best trial ({results.status}{why}); winners are compared, so "
             "name a study with a feasible trial, or give this one a higher memory_cap or more trials and run it again"
         )
     return Winner(results, best, best.to_policy())

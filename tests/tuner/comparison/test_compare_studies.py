@@ -33,6 +33,16 @@ class TestRefusal:
         with pytest.raises(NotComparableError, match=text):
             compare(study_of(BLOCK), other)
 
+    def test_of_two_studies_of_one_name_tells_them_apart_by_folder(self, study_of: StudyOf, compare: Compare) -> None:
+        larger = RecomputePolicy(BatchShape.split(global_batch_size=4, micro_batch_size=4), policy("block").placement)
+        other = study_of(trial(0, "block", policy=larger))
+        text = r"STUDY simulated \(runs/a\) has a global batch of 2 samples and STUDY simulated \(runs/b\) one of 4"
+        with pytest.raises(NotComparableError, match=text):
+            compare(study_of(BLOCK), other)
+        nothing = study_of(failure(0, TrialStatus.OUT_OF_MEMORY, "too large"))
+        with pytest.raises(NotComparableError, match=r"STUDY simulated \(runs/b\) \(the second\) has no best trial"):
+            compare(study_of(BLOCK), nothing)
+
     def test_of_a_study_without_a_best(self, study_of: StudyOf, compare: Compare) -> None:
         nothing = study_of(
             failure(0, TrialStatus.OUT_OF_MEMORY, "too large"), study="hopeless", stop_reason="all tried"
