@@ -77,7 +77,8 @@ def test_the_search_ends_with_an_answer(study: Study) -> None:
     assert "Stopped: all 4 trials were run." in study.ended.stdout
     assert len([line for line in study.ended.stderr.splitlines() if line.startswith("trial ")]) == 4
     assert {path.name for path in study.files.iterdir()} == {
-        *(".lock", "search.yaml", "study.db", "results.json", "policy.yaml", "report.html")
+        *(".lock", "search.yaml", "study.db", "results.json", "policy.yaml", "report.html"),
+        *("timeline-baseline.html", "timeline-winner.html"),
     }
 
 
