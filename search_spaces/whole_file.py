@@ -44,4 +44,4 @@ def _refuse_special(path: str | os.PathLike[str]) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "It is a device, a pipe or a socket, not a regular file", os.fspath(path))
+        raise OSError(errno.EINVAL, "it is a device, a pipe or a socket, not a regular file", os.fspath(path))

@@ -53,6 +53,8 @@ def test_where_there_is_no_study_none_is_suggested(tmp_path: Path) -> None:
 def test_a_name_that_is_too_long_for_any_file_is_no_study(runs: Path) -> None:
     with pytest.raises(ResultsError, match=r"STUDY is 'x{57}\.\.\.', which is neither a study in"):
         find_study("x" * 5000, output_dir=runs)
+    with pytest.raises(ResultsError, match=r"STUDY is 'any', which is neither .*\(studies there: none\)"):
+        find_study("any", output_dir=Path("x" * 5000))
 
 
 @pytest.mark.parametrize("kind", ["folder", "loop"])

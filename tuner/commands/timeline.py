@@ -107,7 +107,8 @@ def _policy_file(named: str, output_dir: Path) -> Path:
             return candidate
     raise TimelineOptionError(
         f"--policy is {quoted(named)}, which is no file, no study's folder with a policy.yaml, and no study in "
-        f"{output_dir} that has one; name a policy.yaml, for example one of `tune export --format policy -o policy.yaml`"
+        f"{output_dir} that has one; name a policy.yaml, for example one of "
+        "`tune export --format policy -o policy.yaml`"
     )
 
 
