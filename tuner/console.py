@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable
 
@@ -78,5 +79,8 @@ def _users_line(error: Exception) -> str | None:
     from mlflow_config.errors import TrackingError
     from runners.base import RunnerError
     from search_spaces.policy import PolicyError
+    from search_spaces.yaml_words import quoted
 
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return f"{quoted(str(error.filename))} is too long for the name of a file or folder; write a shorter one"
     return str(error) if isinstance(error, TrackingError | RunnerError | PolicyError) else None

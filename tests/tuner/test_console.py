@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -48,6 +49,13 @@ def test_errors_of_other_rooms_that_are_meant_for_the_user_are_one_line(
 ) -> None:
     assert exit_code(failing(kind("nobody answers at 10.0.0.1"))) == 2
     assert capsys.readouterr() == ("", "nobody answers at 10.0.0.1\n")
+
+
+def test_a_name_that_is_too_long_is_one_line(capsys: Capture) -> None:
+    assert exit_code(lambda: os.stat("x" * 5000).st_mode) == 2
+    assert capsys.readouterr().err == (
+        f"'{'x' * 57}...' is too long for the name of a file or folder; write a shorter one\n"
+    )
 
 
 def test_lines_are_neither_wrapped_nor_read_as_markup(capsys: Capture) -> None:
