@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tuner.front_figure import FrontData, FrontTrial, around_the_cap, draw_front, front_points
 from tuner.report.figure import FigureView, PageFigure, page_figure
-from tuner.results import StudyResults
+from tuner.results import StudyResults, TrialRecord
 
 _HOW_TO_READ = (
     "Each point is one trial: up is faster, left is less memory. The line is the front: with that much memory, nothing "
@@ -12,8 +14,13 @@ _HOW_TO_READ = (
 )
 
 
+class _Speed(NamedTuple):
+    value: float | None
+    standard_error: float | None
+
+
 def front_trials(results: StudyResults) -> list[FrontTrial]:
-    """The study's trials as the figure of the front takes them."""
+    """The study's trials as the figure of the front takes them; speeds of the playoff where there are some."""
     return [
         FrontTrial(
             number=trial.number,
@@ -26,8 +33,8 @@ def front_trials(results: StudyResults) -> list[FrontTrial]:
             is_best=trial.is_best,
             samples_per_second=trial.samples_per_second,
             tokens_per_second=trial.tokens_per_second,
-            relative_speed=trial.relative_speed,
-            relative_speed_spread=trial.relative_speed_spread,
+            relative_speed=speed.value,
+            relative_speed_spread=speed.standard_error,
             peak_memory_bytes=trial.peak_memory_bytes,
             predicted_peak_memory_bytes=trial.predicted_peak_memory_bytes,
             verdict=trial.verification.verdict.value if trial.verification is not None else None,
@@ -35,7 +42,20 @@ def front_trials(results: StudyResults) -> list[FrontTrial]:
             is_baseline=trial.is_baseline,
         )
         for trial in results.trials
+        for speed in [_relative_speed(results, trial)]
     ]
+
+
+def _relative_speed(results: StudyResults, trial: TrialRecord) -> _Speed:
+    """As the tables compare it: by the playoff where the trial and the baseline were timed in turn."""
+    baseline, playoff = results.baseline, results.playoff
+    ratio = None
+    if baseline is not None and playoff is not None and trial.number != baseline.number:
+        ratio = playoff.ratio(trial.number, baseline.number)
+    if ratio is None or baseline is None or baseline.relative_speed is None:
+        return _Speed(trial.relative_speed, trial.relative_speed_spread)
+    error = None if ratio.standard_error is None else ratio.standard_error * baseline.relative_speed
+    return _Speed(ratio.value * baseline.relative_speed, error)
 
 
 def front_figure(results: StudyResults) -> PageFigure | None:
