@@ -207,7 +207,9 @@ def _try(runner: TrialRunner, pair: Pair, truth: float, *, swapped: bool) -> Try
     trials = list(results.values())
     objective = Objective(memory_cap_bytes=2**40, proof_required=False)
     entrants = playoff_entrants(trials, objective, baseline_key="")
-    playoff = run_playoff(runner, entrants, WORKLOAD, timeout_s=_TIMEOUT_S) if len(entrants) > 1 else None
+    playoff = None
+    if len(entrants) > 1:
+        playoff = run_playoff(runner, entrants, WORKLOAD, time_limit_s=4 * _TIMEOUT_S, timeout_s=_TIMEOUT_S)
     if isinstance(playoff, str):
         raise SystemExit(f"noise: the playoff failed: {playoff}")
     by_trials = compare(results[0], results[1])
