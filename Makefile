@@ -4,15 +4,20 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+IN_PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo test lint clean-demo
+.PHONY: demo test test-all lint clean-demo
 
 demo: $(READY)
 	$(BIN)/tune run examples/quickstart.yaml $(if $(wildcard runs/quickstart/study.db),--resume)
 	$(BIN)/python examples/train_with_policy.py runs/quickstart/policy.yaml
 
 test: $(READY)
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest $(IN_PARALLEL) -m "not slow"
+
+# Those that take long as well, and those that judge time.
+test-all: $(READY)
+	$(BIN)/python -m pytest $(IN_PARALLEL)
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -67,7 +67,7 @@ def speed_against(results: StudyResults, trial: TrialRecord, other: TrialRecord 
     """How many times as fast the trial is, by the playoff where both took part; None where one has no speed."""
     if other is None:
         return None
-    if other.number == trial.number:
+    if other.number == trial.number and trial.samples_per_second is not None:
         return Ratio(1.0, None)  # Exactly, however unsure its own speed is.
     timed_in_turn = None if results.playoff is None else results.playoff.ratio(trial.number, other.number)
     return timed_in_turn or compare(trial, other)

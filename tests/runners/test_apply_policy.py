@@ -516,6 +516,7 @@ class TestOddBlocks:
 
 
 class TestBeforeOtherWrappers:
+    @pytest.mark.slow
     @pytest.mark.filterwarnings("ignore::UserWarning:torch")
     def test_compiled_afterwards(self) -> None:
         model = make_model()

@@ -29,7 +29,7 @@ def test_baseline_everything_plain_and_the_front_stand_in_one_table() -> None:
     results = results_of(trial(0), trial(1, "block"), trial(2, "none", 1), trial(3, "mlp"), trial(4, "block", 1))
     assert front(results) == [
         ["trial", "what", "policy", "tokens/s", "spread", "x baseline", "peak", "of cap", "proof"],
-        ["0", "baseline", "none @2x1", "32", "+-0.0%", "1.00x +-0.00", "26.0 MiB", "130%", "MATCH"],
+        ["0", "baseline", "none @2x1", "32", "+-0.0%", "1.00x", "26.0 MiB", "130%", "MATCH"],
         ["1", "every block, front", "block @2x1", "25", "+-0.0%", "0.77x +-0.00", "12.0 MiB", "60%", "MATCH"],
         ["2", "plain, fits", "none @1x2", "21", "+-0.0%", "0.67x +-0.00", "18.0 MiB", "90%", "MATCH"],
         ["3", "BEST", "mlp @2x1", "29", "+-0.0%", "0.89x +-0.00", "18.0 MiB", "90%", "MATCH"],

@@ -298,6 +298,7 @@ class TestRealStep:
         assert min(forward_s, backward_s, optimizer_s) > 0
         assert (recompute_s > 0) == (action != "none")
 
+    @pytest.mark.slow
     def test_recompute_takes_as_long_as_the_forward_of_what_is_rebuilt(self) -> None:
         """Blocks large enough for what torch itself adds to each of them not to matter."""
         args = {"n_layer": 3, "n_embd": 256, "n_head": 4, "vocab_size": 64, "dropout": 0.0}

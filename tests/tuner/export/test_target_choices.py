@@ -156,6 +156,7 @@ def measure(spec: TrialSpec) -> TrialResult:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", EXPORTERS)
 def test_the_winner_of_a_search_with_a_target_exports_exactly(
     target: str, tmp_path: Path, write_search: Callable[..., Path], tune: Callable[..., Result]

@@ -95,6 +95,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[float], int]:
     return train(exported(tmp_path_factory.mktemp("plain"), policy()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "regions, through_python",
     [

@@ -115,6 +115,7 @@ def fit(folder: Path, *callbacks: Callback, **arguments: Any) -> tuple[list[floa
     return module.losses, peak.peak_bytes
 
 
+@pytest.mark.slow
 def test_twenty_steps_are_what_the_study_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of = policy(*MIX)
     monkeypatch.chdir(tmp_path)
