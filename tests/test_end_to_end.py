@@ -18,7 +18,7 @@ from mlflow import MlflowClient
 from runners.workloads.gpt import gpt
 from tuner import apply_policy, load_policy
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
 MODEL_ARGS: dict[str, Any] = {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 64, "dropout": 0.1}
 SEARCH = f"""
