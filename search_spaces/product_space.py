@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
+from search_spaces.batch_axes import BatchAxes
 from search_spaces.choices import SearchChoices
-from search_spaces.parameters import Choice, Parameter, ParameterValue
-from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy
+from search_spaces.parameters import Parameter, ParameterValue
+from search_spaces.policy import BlockListPlacement, RecomputePolicy
 from search_spaces.uniform import uniform_placements
-
-MICRO_BATCH_SIZE = "micro_batch_size"
-PRESERVE_RNG_STATE = "preserve_rng_state"
 
 
 class BlockListEncoding(Protocol):
@@ -46,32 +44,20 @@ class ProductSpace:
     def __init__(self, choices: SearchChoices, encodings: Sequence[BlockListEncoding]) -> None:
         """Stores one encoding per list of ``choices``, in the same order."""
         self._choices = choices
+        self._axes = BatchAxes(choices)
         self._encodings = tuple(encodings)
 
     def parameters(self) -> tuple[Parameter, ...]:
-        sizes = tuple(sorted(batch.micro_batch_size for batch in self._choices.batches))
-        parameters: list[Parameter] = [Choice(MICRO_BATCH_SIZE, sizes)]
-        if len(self._choices.rng_choices) > 1:
-            parameters.append(Choice(PRESERVE_RNG_STATE, self._choices.rng_choices))
+        parameters = self._axes.parameters()
         for encoding in self._encodings:
             parameters.extend(encoding.parameters())
         return tuple(parameters)
 
     def decode(self, values: Mapping[str, ParameterValue]) -> RecomputePolicy:
-        preserve = bool(values.get(PRESERVE_RNG_STATE, self._choices.rng_choices[0]))
-        placement = tuple(encoding.decode(values) for encoding in self._encodings)
-        batch = self._choices.batch(int(values[MICRO_BATCH_SIZE]))
-        return RecomputePolicy(batch, placement, preserve).canonical()
+        return self._axes.decode(values, tuple(encoding.decode(values) for encoding in self._encodings))
 
     def encode(self, policy: RecomputePolicy) -> dict[str, ParameterValue]:
-        values: dict[str, ParameterValue] = {MICRO_BATCH_SIZE: self._allowed_micro_batch_size(policy.batch)}
-        if len(self._choices.rng_choices) > 1:
-            values[PRESERVE_RNG_STATE] = policy.preserve_rng_state
-        elif policy.recomputes and policy.preserve_rng_state not in self._choices.rng_choices:
-            raise ValueError(
-                f"preserve_rng_state is {policy.preserve_rng_state}; this search tries {self._choices.rng_choices[0]} "
-                "only"
-            )
+        values = self._axes.encode(policy)
         for encoding, placement in zip(self._encodings, self._placement_per_list(policy), strict=True):
             values.update(encoding.encode(placement))
         return values
@@ -84,10 +70,10 @@ class ProductSpace:
         """
         uniform = dict.fromkeys(uniform_placements(self._choices).values())
         for placement in uniform:
-            yield from self._with_batches(placement)
+            yield from self._axes.policies(placement)
         for placement in self._placements():
             if placement not in uniform:
-                yield from self._with_batches(placement)
+                yield from self._axes.policies(placement)
 
     def count_up_to(self, limit: int) -> int:
         """The number of distinct policies, or ``limit`` where there are more; cheap however large the space."""
@@ -98,28 +84,12 @@ class ProductSpace:
         per_batch = 1 + (num_placements - 1) * len(self._choices.rng_choices)
         return min(limit, per_batch * len(self._choices.batches))
 
-    def _with_batches(self, placement: tuple[BlockListPlacement, ...]) -> Iterator[RecomputePolicy]:
-        recomputes = any(of_list.regions for of_list in placement)
-        for batch in self._choices.batches:
-            for preserve in self._choices.rng_choices if recomputes else (True,):
-                yield RecomputePolicy(batch, placement, preserve).canonical()
-
     def _placements(self) -> Iterator[tuple[BlockListPlacement, ...]]:
         """Every combination of placements, the sum of their levels ascending."""
         highest = [encoding.num_levels() - 1 for encoding in self._encodings]
         for total in range(sum(highest) + 1):
             for levels in _divisions(total, highest):
                 yield from _combinations(self._encodings, levels)
-
-    def _allowed_micro_batch_size(self, batch: BatchShape) -> int:
-        if batch not in self._choices.batches:
-            allowed = ", ".join(str(b.micro_batch_size) for b in self._choices.batches)
-            raise ValueError(
-                f"micro_batch_size is {batch.micro_batch_size} of global_batch_size {batch.global_batch_size} on "
-                f"{batch.data_parallel_degree} ranks; this search tries {allowed} of {self._choices.global_batch_size} "
-                f"on {self._choices.data_parallel_degree}"
-            )
-        return batch.micro_batch_size
 
     def _placement_per_list(self, policy: RecomputePolicy) -> list[BlockListPlacement]:
         by_path = {placement.blocks: placement for placement in policy.placement}

@@ -1,0 +1,65 @@
+"""The axes that every search space has beside its placements: micro-batch size and the handling of RNG state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from search_spaces.choices import Placements, SearchChoices
+from search_spaces.parameters import Choice, Parameter, ParameterValue
+from search_spaces.policy import BatchShape, RecomputePolicy
+
+MICRO_BATCH_SIZE = "micro_batch_size"
+PRESERVE_RNG_STATE = "preserve_rng_state"
+
+
+class BatchAxes:
+    """Both axes of one search."""
+
+    def __init__(self, choices: SearchChoices) -> None:
+        self._choices = choices
+
+    def parameters(self) -> list[Parameter]:
+        sizes = tuple(sorted(batch.micro_batch_size for batch in self._choices.batches))
+        parameters: list[Parameter] = [Choice(MICRO_BATCH_SIZE, sizes)]
+        if len(self._choices.rng_choices) > 1:
+            parameters.append(Choice(PRESERVE_RNG_STATE, self._choices.rng_choices))
+        return parameters
+
+    def decode(self, values: Mapping[str, ParameterValue], placements: Placements) -> RecomputePolicy:
+        """The policy of these placements under the values of both axes."""
+        preserve = bool(values.get(PRESERVE_RNG_STATE, self._choices.rng_choices[0]))
+        batch = self._choices.batch(int(values[MICRO_BATCH_SIZE]))
+        return RecomputePolicy(batch, placements, preserve).canonical()
+
+    def encode(self, policy: RecomputePolicy) -> dict[str, ParameterValue]:
+        """Values of both axes.
+
+        Raises:
+            ValueError: This search tries neither the policy's batch nor its handling of RNG state.
+        """
+        values: dict[str, ParameterValue] = {MICRO_BATCH_SIZE: self._allowed_micro_batch_size(policy.batch)}
+        if len(self._choices.rng_choices) > 1:
+            values[PRESERVE_RNG_STATE] = policy.preserve_rng_state
+        elif policy.recomputes and policy.preserve_rng_state not in self._choices.rng_choices:
+            raise ValueError(
+                f"preserve_rng_state is {policy.preserve_rng_state}; this search tries {self._choices.rng_choices[0]} "
+                "only"
+            )
+        return values
+
+    def policies(self, placements: Placements) -> Iterator[RecomputePolicy]:
+        """Every distinct policy of these placements; without recompute there is one way to handle RNG state."""
+        recomputes = any(of_list.regions for of_list in placements)
+        for batch in self._choices.batches:
+            for preserve in self._choices.rng_choices if recomputes else (True,):
+                yield RecomputePolicy(batch, placements, preserve).canonical()
+
+    def _allowed_micro_batch_size(self, batch: BatchShape) -> int:
+        if batch not in self._choices.batches:
+            allowed = ", ".join(str(b.micro_batch_size) for b in self._choices.batches)
+            raise ValueError(
+                f"micro_batch_size is {batch.micro_batch_size} of global_batch_size {batch.global_batch_size} on "
+                f"{batch.data_parallel_degree} ranks; this search tries {allowed} of {self._choices.global_batch_size} "
+                f"on {self._choices.data_parallel_degree}"
+            )
+        return batch.micro_batch_size
