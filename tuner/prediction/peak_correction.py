@@ -10,6 +10,9 @@ from dataclasses import dataclass
 _UNKNOWN_MARGIN = 0.01
 #: While a single trial was measured, which says nothing about how much the ratio varies.
 _SINGLE_MARGIN = 0.0005
+#: Trials that may agree by chance. While there are no more, the ratio is taken to vary by this share of what it is off
+#: by, over their number: an allocator that adds 1 % adds another per cent to another policy.
+_FEW, _SHARE_THAT_VARIES = 2, 0.5
 #: A device that refused memory says only that the peak is over the cap; it is taken to be over it by this much.
 _REFUSED_MARGIN = 0.02
 
@@ -47,6 +50,8 @@ class PeakCorrection:
         measured = [pair.measured_bytes / pair.predicted_bytes for pair in pairs if not pair.refused]
         ratio = statistics.median(measured) if measured else 1.0
         margin = _UNKNOWN_MARGIN if not measured else _SINGLE_MARGIN if len(measured) == 1 else 0.0
+        if 0 < len(measured) <= _FEW:
+            margin = max(margin, _SHARE_THAT_VARIES * abs(ratio - 1) / len(measured))
         spread = max(measured, default=0.0) - min(measured, default=0.0)
         worst = max(measured, default=1.0) * (1 + prior_error + margin + spread)
         # What was refused has a ratio above this one; news only where none so large was measured.

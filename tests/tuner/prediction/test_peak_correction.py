@@ -21,9 +21,16 @@ def test_exact_predictions_leave_next_to_nothing() -> None:
 
 
 def test_a_steady_overhead_is_taken_off_the_cap() -> None:
-    correction = PeakCorrection.fit([PeakPair(100, 110), PeakPair(200, 220)], prior_error=0.0)
+    pairs = [PeakPair(100, 110), PeakPair(200, 220), PeakPair(300, 330)]
+    correction = PeakCorrection.fit(pairs, prior_error=0.0)
     assert correction.ratio == pytest.approx(1.1)
     assert correction.safe_bytes(1_000) == pytest.approx(1_000 / 1.1)
+
+
+def test_few_ratios_that_agree_may_do_so_by_chance() -> None:
+    one, two, three = (PeakCorrection.fit([PeakPair(100, 102)] * count, prior_error=0.0) for count in (1, 2, 3))
+    assert one.worst_ratio > two.worst_ratio > three.worst_ratio == pytest.approx(1.02)
+    assert one.worst_ratio == pytest.approx(1.02 * 1.01)
 
 
 def test_an_unsteady_overhead_leaves_as_much_room_as_it_varies() -> None:
@@ -40,5 +47,5 @@ def test_a_refusal_says_that_the_peak_is_above_the_cap() -> None:
 
 
 def test_a_refusal_that_measured_ratios_explain_is_no_news() -> None:
-    pairs = [PeakPair(100, 110), PeakPair(200, 220), PeakPair(950, 1_000, refused=True)]
+    pairs = [*(PeakPair(size, 1.1 * size) for size in (100, 200, 300)), PeakPair(950, 1_000, refused=True)]
     assert PeakCorrection.fit(pairs, prior_error=0.0).worst_ratio == pytest.approx(1.1)
