@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import socket
 import threading
@@ -16,6 +15,7 @@ import ray.exceptions
 
 from runners.base import RunnerError
 from runners.diagnosis.records import Diagnosis, DiagnosisSpec
+from runners.private_cluster import start_private_cluster
 from runners.step_timeline.records import StepTimeline, StepTimelineSpec
 from runners.trial import (
     Answer,
@@ -44,9 +44,6 @@ _CONNECT_TIMEOUT_S = 5.0
 _AGENT_TIMEOUT_S = 120.0
 #: Seconds that an agent may take to end its worker and all that this started.
 _STOP_TIMEOUT_S = 10.0
-#: Variables that Ray reads when it starts a cluster. It would run workers at a lower priority than the training that
-#: they stand for (niceness 15), and report its use; a search reports to nobody but its user.
-_PRIVATE_CLUSTER_ENVIRONMENT = {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 #: Ray's own names of the resources that it treats apart from custom ones.
 _CPU, _GPU = "CPU", "GPU"
 
@@ -94,24 +91,11 @@ class RayRunner:
         """
         if self._is_open:
             return
-        if self._options.address is not None:
-            _check_reachable(self._options.address)
-        for name, value in _PRIVATE_CLUSTER_ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
         sigterm_handler = signal.getsignal(signal.SIGTERM)
-        try:
-            ray.init(
-                # "local" always starts a new cluster: neither RAY_ADDRESS nor a left-over address file is looked at.
-                address=self._options.address or "local",
-                include_dashboard=False if self._options.address is None else None,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
-        except ConnectionError as error:
-            raise RunnerError(
-                f"runner.ray_address is {self._options.address}, and the cluster there refused the connection "
-                f"({' '.join(str(error).split())[:200]}); if it asks for a token, set RAY_AUTH_MODE=token"
-            ) from error
+        if self._options.address is None:
+            start_private_cluster()
+        else:
+            _join(self._options.address)
         if threading.current_thread() is threading.main_thread():
             # Ray takes SIGTERM for itself and would end the process on the spot.
             signal.signal(signal.SIGTERM, sigterm_handler)
@@ -341,6 +325,17 @@ def _amounts(resources: Mapping[str, float]) -> str:
         if not name.startswith("node:") and name not in ("memory", "object_store_memory")
     }
     return ", ".join(f"{name}: {amount:g}" for name, amount in shown.items()) or "nothing"
+
+
+def _join(address: str) -> None:
+    _check_reachable(address)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except ConnectionError as error:
+        raise RunnerError(
+            f"runner.ray_address is {address}, and the cluster there refused the connection "
+            f"({' '.join(str(error).split())[:200]}); if it asks for a token, set RAY_AUTH_MODE=token"
+        ) from error
 
 
 def _check_reachable(address: str) -> None:

@@ -23,6 +23,8 @@ _KEPT_STDERR_BYTES = 20_000
 _LOOK_INTERVAL_S = 1.0
 #: Variable that a worker and all it starts carry, so that they are found whatever session or parent they have.
 _FAMILY_VARIABLE = "RECOMPUTE_TUNER_FAMILY"
+#: Variables that let their holder into the cluster and the tracking server, which no model has to know.
+_CREDENTIALS = ("RAY_AUTH_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 
 
 class WorkerDiedError(Exception):
@@ -52,7 +54,7 @@ class WorkerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env={**os.environ, **environment, _FAMILY_VARIABLE: self._family},
+            env={**_without_credentials(os.environ), **environment, _FAMILY_VARIABLE: self._family},
             start_new_session=True,
         )
         self._received = b""
@@ -130,6 +132,10 @@ class WorkerProcess:
         detail = self._stderr.read().decode(errors="replace")
         self.kill()
         return WorkerDiedError(message, detail)
+
+
+def _without_credentials(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name not in _CREDENTIALS}
 
 
 def _exit_text(code: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
+import ray
 
 from runners.base import RunnerError, WorkloadError
 from runners.ray_runner import RayRunner, RayRunnerOptions
@@ -79,6 +80,40 @@ class TestPrivateCluster:
             f"Ray: private local cluster, 1 node with CPU: {cpus}; each trial gets CPU: 1, {cpus} at a time"
         )
         assert runner.capacity() == cpus
+
+    def test_listens_on_the_loopback_address_alone(self, runner: RayRunner, trials: Trials) -> None:
+        """Before and after a worker is there, since workers of Ray have servers of their own."""
+        runner.inspect(InspectionSpec(workload=trials("stack.py:plain").workload(), timeout_s=60.0))
+        own = psutil.Process()
+        servers = {
+            (connection.laddr.ip.removeprefix("::ffff:"), process)
+            for process in (own, *own.children(recursive=True))
+            for connection in process.net_connections("inet")
+            if connection.status == psutil.CONN_LISTEN
+        }
+        assert {address for address, _ in servers} == {"127.0.0.1"}
+        # Ray starts the process of its dashboard all the same; it only serves no page.
+        assert not any(word.endswith("dashboard.py") for _, process in servers for word in process.cmdline())
+
+    def test_asks_strangers_for_a_token(self, runner: RayRunner) -> None:
+        runner.open()
+        address = ray.get_runtime_context().gcs_address
+        script = f"from ray._raylet import GcsClient; GcsClient(address={address!r}).internal_kv_keys(b'', None)"
+
+        def call_with(token: str) -> subprocess.CompletedProcess[str]:
+            environment = {**os.environ, "RAY_AUTH_TOKEN": token}
+            command = [sys.executable, "-c", script]
+            return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+
+        stranger = call_with("0" * 64)
+        assert stranger.returncode == 1
+        assert "AuthenticationError" in stranger.stderr
+        assert call_with(os.environ["RAY_AUTH_TOKEN"]).returncode == 0
+
+    def test_model_is_not_told_the_token(self, runner: RayRunner, trials: Trials) -> None:
+        workload = trials("surroundings.py:telling", args={"names": ["RAY_AUTH_TOKEN", "PATH"]}).workload()
+        with pytest.raises(WorkloadError, match=r"RAY_AUTH_TOKEN is absent, PATH is there"):
+            runner.inspect(InspectionSpec(workload=workload, timeout_s=60.0))
 
     def test_trial_end_to_end(self, runner: RayRunner, trials: Trials) -> None:
         runner.submit(trials("chance.py:dropout", num_blocks=3).spec("block", micro=4, number=11))
