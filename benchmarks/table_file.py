@@ -13,8 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from runners.trial import TrialStatus
 from search_spaces.choices import SearchChoices, every_micro_batch_size
 from search_spaces.model_shape import BlockList, ModelShape
-from search_spaces.policy import BlockListPlacement, PolicyError, RecomputePolicy, policy_from_dict
+from search_spaces.policy import MAX_BLOCKS, BlockListPlacement, PolicyError, RecomputePolicy, policy_from_dict
 from search_spaces.registry import make_space
+from tuner.config import MAX_GLOBAL_BATCH_SIZE
 from tuner.user_error import UserError
 
 #: How trials end that say nothing about their policy.
@@ -33,7 +34,7 @@ class BlockListEntry(_Record):
     """One list of blocks, as in results.json."""
 
     path: str
-    num_blocks: int = Field(ge=1)
+    num_blocks: int = Field(ge=1, le=MAX_BLOCKS)
     kind: str = "Block"
     units: dict[str, str] = {}
     aliases: list[list[int]] = []
@@ -51,15 +52,15 @@ class Row(_Record):
     relative_speed: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     relative_speed_spread: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     recomputed_flops_ratio: float | None = None
-    peak_memory_bytes: int | None = Field(default=None, gt=0)
-    predicted_peak_memory_bytes: int | None = Field(default=None, gt=0)
+    peak_memory_bytes: int | None = Field(default=None, gt=0, lt=2**63)
+    predicted_peak_memory_bytes: int | None = Field(default=None, gt=0, lt=2**63)
 
 
 class TableFile(_Record):
     """The short format. What is left out of it is filled in from the rows."""
 
-    memory_cap_bytes: int = Field(gt=0)
-    global_batch_size: int = Field(ge=1)
+    memory_cap_bytes: int = Field(gt=0, lt=2**63)
+    global_batch_size: int = Field(ge=1, le=MAX_GLOBAL_BATCH_SIZE)
     actions: list[str]
     block_lists: list[BlockListEntry] = Field(min_length=1)
     rows: list[Row] = Field(min_length=1)
@@ -71,7 +72,7 @@ class TableFile(_Record):
 
 
 class _Batch(_Record):
-    global_batch_size: int = Field(ge=1)
+    global_batch_size: int = Field(ge=1, le=MAX_GLOBAL_BATCH_SIZE)
     micro_batch_sizes: list[int] | Literal["auto"]
 
 
@@ -98,7 +99,7 @@ class _Model(_Record):
 class StudyFile(_Record):
     """What is read of a study's results.json; everything else in it is passed over."""
 
-    memory_cap_bytes: int = Field(gt=0)
+    memory_cap_bytes: int = Field(gt=0, lt=2**63)
     search: _Search
     environment: dict[str, Any] = {}
     model: _Model
@@ -166,6 +167,11 @@ def _read_file(path: Path) -> TableFile:
     except json.JSONDecodeError as error:
         raise TableError(
             f"{path}: line {error.lineno} is no JSON ({error.msg}); name a study's results.json or a table like it"
+        ) from error
+    except (RecursionError, ValueError) as error:
+        # Python's own limits on nesting and on digits of a number.
+        raise TableError(
+            f"{path} is no JSON that can be read ({error}); name a study's results.json or a table like it"
         ) from error
     known = [kind for kind in ("trials", "rows") if isinstance(data, dict) and kind in data]
     if not known:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,8 @@ BLOCK = "block"
 SEGMENT = "segment"
 #: Joins unit names into one action: ``attention+mlp`` is two recompute regions, one per unit.
 UNIT_JOINER = "+"
+#: Of all lists of a policy together, several times what any model has: a file of one line must not take for ever.
+MAX_BLOCKS = 10_000
 #: Actions that are not made of units. `selective` and `offload` are reserved names.
 WHOLE_BLOCK_ACTIONS = (NONE, BLOCK, SEGMENT)
 RESERVED_ACTIONS = ("selective", "offload")
@@ -101,8 +104,8 @@ class BlockListPlacement:
     def __post_init__(self) -> None:
         units = dict(self.units)
         where = f"placement of {self.blocks}"
-        if self.num_blocks < 1:
-            raise PolicyError(f"{where}: num_blocks is {self.num_blocks}; at least 1 is allowed")
+        if not 1 <= self.num_blocks <= MAX_BLOCKS:
+            raise PolicyError(f"{where}: num_blocks is {self.num_blocks}; from 1 to {MAX_BLOCKS} are allowed")
         for name in units:
             if not name or UNIT_JOINER in name or name in (*WHOLE_BLOCK_ACTIONS, *RESERVED_ACTIONS):
                 raise PolicyError(
@@ -203,9 +206,12 @@ class RecomputePolicy:
 
     def __post_init__(self) -> None:
         paths = [placement.blocks for placement in self.placement]
-        repeated = sorted({path for path in paths if paths.count(path) > 1})
-        if repeated:
-            raise PolicyError(f"placement names {repeated[0]} twice; each list of blocks is placed once")
+        if len(set(paths)) < len(paths):
+            repeated = min(path for path, count in Counter(paths).items() if count > 1)
+            raise PolicyError(f"placement names {repeated} twice; each list of blocks is placed once")
+        num_blocks = sum(placement.num_blocks for placement in self.placement)
+        if num_blocks > MAX_BLOCKS:
+            raise PolicyError(f"placement has {num_blocks} blocks in all its lists; at most {MAX_BLOCKS} are allowed")
 
     def canonical(self) -> RecomputePolicy:
         """The policy in its one normal form, lists in order of path, without what was measured."""

@@ -57,6 +57,8 @@ OptimizerName = Literal[
 ]
 
 
+MAX_GLOBAL_BATCH_SIZE = 10_000_000
+
 Target = Literal[
     "policy",
     "huggingface",
@@ -100,7 +102,7 @@ class ModelSection(_Section):
 class BatchSection(_Section):
     """``batch``: the data of one optimizer step."""
 
-    global_batch_size: Annotated[int, Field(ge=1, le=10_000_000)] = Field(
+    global_batch_size: Annotated[int, Field(ge=1, le=MAX_GLOBAL_BATCH_SIZE)] = Field(
         description="Samples per optimizer step over all ranks; the search never changes it."
     )
     micro_batch_sizes: AutoOrList[PositiveInt] = Field(

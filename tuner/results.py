@@ -14,7 +14,9 @@ from typing_extensions import Self
 
 from runners.diagnosis.records import UnitCost
 from runners.trial import MemoryByKind, ModelInspection, TrialResult, TrialStatus, Verification
-from search_spaces.policy import PolicyError, RecomputePolicy, policy_from_dict, policy_to_dict
+from search_spaces.policy import MAX_BLOCKS, PolicyError, RecomputePolicy, policy_from_dict, policy_to_dict
+from search_spaces.yaml_words import one_line
+from tuner.asked_search import check_asked_search
 from tuner.objective import Objective
 from tuner.pareto import Standings
 from tuner.speed_ratio import Playoff
@@ -23,8 +25,8 @@ from tuner.user_error import UserError
 #: How trials end that say nothing about their policy, so that it may be tried anew.
 LOST_STATUSES = (TrialStatus.CANCELLED, TrialStatus.NODE_LOST)
 
-#: Of the search file that results hold: those that later commands look into.
-_SECTIONS = ("model", "batch", "placement", "search", "measurement", "runner")
+#: Of a file; a trial with 12 regions takes less than 4,000 of them.
+_MAX_FILE_BYTES = 1 << 28
 
 StudyStatus = Literal["running", "finished", "interrupted", "failed"]
 
@@ -114,7 +116,7 @@ class BlockListRecord(_Record):
 
     path: str
     kind: str
-    num_blocks: Annotated[int, Field(ge=1, lt=2**31)]
+    num_blocks: Annotated[int, Field(ge=1, le=MAX_BLOCKS)]
     units: dict[str, str]
     aliases: list[list[int]]
     segment_refusal: str | None
@@ -151,11 +153,8 @@ class StudyResults(_Record):
 
     @field_validator("search")
     @classmethod
-    def _have_sections(cls, search: dict[str, Any]) -> dict[str, Any]:
-        for name in _SECTIONS:
-            if not isinstance(search.get(name, {}), dict):
-                raise ValueError(f"{name} is {search[name]!r}, not a mapping")
-        return search
+    def _can_be_asked(cls, search: dict[str, Any]) -> dict[str, Any]:
+        return check_asked_search(search)
 
     @field_validator("playoff")
     @classmethod
@@ -449,7 +448,7 @@ def read_results(path: Path) -> StudyResults:
         ResultsError: There is none, or it is not one; the message says what to do.
     """
     try:
-        return StudyResults.model_validate_json(path.read_bytes())
+        return StudyResults.model_validate_json(_read_bytes(path))
     except FileNotFoundError as error:
         raise ResultsError(f"{path} does not exist; a study writes it, so name one that has run") from error
     except OSError as error:
@@ -457,14 +456,26 @@ def read_results(path: Path) -> StudyResults:
             raise ResultsError(f"{path} is not a file ({error.strerror}); name a study that has run") from error
         raise ResultsError(f"{path} cannot be read: {error.strerror}; name a file that can be read") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        reason = first["msg"].removeprefix("Value error, ")
-        raise _not_ours(path, f"{where}: {reason}" if where else reason) from error
+        raise _not_ours(path, error) from error
 
 
-def _not_ours(path: Path, reason: str) -> ResultsError:
-    text = " ".join(reason.split())
+def _read_bytes(path: Path) -> bytes:
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(errno.EINVAL, "it is a device, a pipe or a socket")
+    with path.open("rb") as file:
+        content = file.read(_MAX_FILE_BYTES + 1)
+    if len(content) > _MAX_FILE_BYTES:
+        raise OSError(errno.EFBIG, f"it is larger than {_MAX_FILE_BYTES} bytes, the most that is read")
+    return content
+
+
+def _not_ours(path: Path, error: ValidationError) -> ResultsError:
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    reason = " ".join(first["msg"].removeprefix("Value error, ").split())
+    # Of something missing pydantic shows what is around it, and our own sentences say what was read.
+    read = "" if first["type"] in ("missing", "value_error", "json_invalid") else f", read {first['input']!r:.60}"
+    text = one_line(f"{where}: {reason}{read}" if where else f"{reason}{read}")
     return ResultsError(f"{path} is not a results file of this release ({text}); run the study again")
 
 

@@ -126,7 +126,7 @@ def test_a_unit_cannot_take_the_name_of_another_action(name: str) -> None:
 
 
 def test_an_empty_list_of_blocks_is_refused() -> None:
-    with pytest.raises(PolicyError, match="num_blocks is 0; at least 1 is allowed"):
+    with pytest.raises(PolicyError, match="num_blocks is 0; from 1 to 10000 are allowed"):
         BlockListPlacement("h", 0)
 
 
