@@ -49,6 +49,8 @@ _TITLES = {
     "reference_step_time_s": "reference step beside it",
     "speed_over_baseline": "speed x own baseline",
     "verdict": "proof",
+    "num_trials": "trials of the search",
+    "stop_reason": "why it ended",
 }
 
 

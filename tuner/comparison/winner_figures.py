@@ -109,4 +109,6 @@ _ROWS = (
     _Row("speed_over_baseline", "text", _against_baseline),
     _Row("verdict", "text", _verdict),
     _measured("device", "text"),
+    _Row("num_trials", "count", lambda winner: len(winner.results.trials)),
+    _Row("stop_reason", "text", lambda winner: winner.results.stop_reason),
 )

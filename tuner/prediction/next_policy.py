@@ -29,6 +29,8 @@ LEAST_GAIN = 0.003
 _LEAST_GAIN_PER_NOISE = 0.2
 #: Trials that look for a winner only; after them three of four fill the front.
 _NUM_WINNER_TRIALS = 9
+#: But up to so many trials a candidate that is expected to save such a share of the best one's time comes first.
+_NUM_HOPEFUL_TRIALS, _HOPEFUL_GAIN = 15, 0.008
 #: Shares of the predicted front's hypervolume: points are planned for the first one that is not reached, since the
 #: fewest points for a modest goal are not among the fewest for a high one. At the last the front counts as covered.
 FRONT_GOALS = (0.992, 0.997)
@@ -133,8 +135,9 @@ class PolicyProposer:
         times = _Times(candidates, rows, measured, draws, generator)
         # With few trials a winner matters most. Later the front has its turn as well: on a noisy machine there is
         # always a candidate that might win.
-        front_first = len(tried) >= _NUM_WINNER_TRIALS and len(tried) % 4 != 0
         gain, winner = self._likely_winner(candidates, rows, times, measured, is_taken)
+        is_hopeful = gain >= _HOPEFUL_GAIN and len(tried) < _NUM_HOPEFUL_TRIALS
+        front_first = len(tried) >= _NUM_WINNER_TRIALS and len(tried) % 4 != 0 and not is_hopeful
         if winner is not None and not front_first:
             return self._next(winner, "win", model, tried)
         if not measured.has_feasible:

@@ -274,6 +274,12 @@ class TestWhy:
         found = compare(study_of(BLOCK, wrong), study_of(trial(0, "mlp")))
         assert "A has tried B's best: it trains another model: gradients differ." in found.summary
 
+    def test_how_long_each_searched_and_why_it_ended(self, study_of: StudyOf, compare: Compare) -> None:
+        found = compare(study_of(PLAIN, BLOCK, stop_reason="the time limit of 60 s was reached"), study_of(BLOCK))
+        by_name = {figure.name: (figure.a, figure.b) for figure in found.figures}
+        assert by_name["num_trials"] == (2, 1)
+        assert by_name["stop_reason"][0] == "the time limit of 60 s was reached"
+
     def test_one_policy_on_two_devices(self, study_of: StudyOf, compare: Compare) -> None:
         faster = trial(
             1, "block", samples_per_second=20.0, tokens_per_second=320.0, step_time_s=0.1, recompute_time_s=0.01
