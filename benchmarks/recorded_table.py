@@ -12,7 +12,7 @@ from table_file import Row, Table, TableError
 from runners.replay_runner import Outcome
 from runners.trial import TrialResult, TrialSpec, TrialStatus, failed_trial
 from search_spaces.ablation import plain_policies
-from search_spaces.policy import NONE, SEGMENT, UNIT_JOINER, BlockListPlacement, RecomputePolicy
+from search_spaces.policy import NONE, SEGMENT, BlockListPlacement, RecomputePolicy, units_of
 from search_spaces.registry import make_space
 from tuner.forecast import Forecast
 from tuner.objective import Objective
@@ -135,7 +135,7 @@ class RecordedTable:
         of_lists = self.choices.shape.block_lists
         blocks = of_lists[label.list_index]
         share = _FORWARD_SHARE * blocks.num_blocks / sum(each.num_blocks for each in of_lists)
-        units = [name for name in label.action.split(UNIT_JOINER) if name in blocks.unit_names]
+        units = [name for name in units_of(label.action) if name in blocks.unit_names]
         return share * len(units) / len(blocks.unit_names) if units else share
 
     def _measured_price(self, label: Label) -> float | None:

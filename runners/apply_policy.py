@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from torch import nn
 
+from runners.inner_regions import InnerCall, InnerReplacement, MakeRegion, inner_regions
 from runners.recompute_region import RecomputedCall, RecomputeObserver, Region
 from runners.segment import Segment, SegmentHead, SegmentMember
 from runners.unit_path import resolve_unit
 from search_spaces.policy import BLOCK, SEGMENT, BlockListPlacement, PolicyError, RecomputePolicy
+from search_spaces.unit_span import is_spans
+
+PlacedCall: TypeAlias = RecomputedCall | SegmentHead | SegmentMember | InnerCall
 
 _MISSING = object()
 
@@ -23,8 +28,16 @@ _MISSING = object()
 class AppliedPolicy:
     """A policy that is in force on a model until `undo` is called."""
 
-    def __init__(self, replaced: list[tuple[Any, str, Any, object]]) -> None:
-        self._replaced = replaced
+    def __init__(self) -> None:
+        # By module and attribute: what is in force there, and what was before the policy.
+        self._replaced: dict[tuple[int, str], tuple[Any, str, Any, object]] = {}
+
+    def replace(self, owner: nn.Module, attribute: str, call: PlacedCall) -> None:
+        """Puts a call in place, perhaps around one that was put there before."""
+        key = (id(owner), attribute)
+        previous = vars(owner).get(attribute, _MISSING) if key not in self._replaced else self._replaced[key][3]
+        setattr(owner, attribute, call)
+        self._replaced[key] = (owner, attribute, call, previous)
 
     def undo(self) -> None:
         """Puts back every forward that was replaced. May be called once more without effect.
@@ -32,18 +45,18 @@ class AppliedPolicy:
         Raises:
             RuntimeError: Something else has replaced one of them since; nothing is undone then.
         """
-        for owner, attribute, replacement, _ in self._replaced:
+        for owner, attribute, replacement, _ in self._replaced.values():
             if vars(owner).get(attribute) is not replacement:
                 raise RuntimeError(
                     f"{type(owner).__name__}.{attribute} was replaced again after the policy was applied; "
                     "undo that first, then the policy"
                 )
-        for owner, attribute, _, previous in reversed(self._replaced):
+        for owner, attribute, _, previous in reversed(self._replaced.values()):
             if previous is _MISSING:
                 delattr(owner, attribute)
             else:
                 setattr(owner, attribute, previous)
-        self._replaced = []
+        self._replaced = {}
 
 
 def apply_policy(
@@ -67,12 +80,15 @@ def apply_policy(
     for placement in policy.placement:
         for replacement in _replacements(model, placement, policy.preserve_rng_state, observer):
             _add_once(regions, replacement)
-    replaced: list[tuple[Any, str, Any, object]] = []
+    make_region = partial(Region, preserve_rng_state=policy.preserve_rng_state, observer=observer)
+    inner = [each for placement in policy.placement for each in _inner_replacements(model, placement, make_region)]
+    applied = AppliedPolicy()
     for item in regions.values():
-        previous = vars(item.owner).get(item.attribute, _MISSING)
-        setattr(item.owner, item.attribute, item.call)
-        replaced.append((item.owner, item.attribute, item.call, previous))
-    return AppliedPolicy(replaced)
+        applied.replace(item.owner, item.attribute, item.call)
+    # Around the others: these look at what is in force when they come.
+    for around in sorted(inner, key=lambda each: each.order):
+        applied.replace(around.module, "forward", around.wrap(around.module.forward))
+    return applied
 
 
 @dataclass(frozen=True)
@@ -88,7 +104,7 @@ class _Replacement:
 def _refuse_second_policy(model: nn.Module) -> None:
     """Also where the two would meet at no module: recompute inside recompute is never what two policies mean."""
     for name, module in model.named_modules():
-        if any(isinstance(value, RecomputedCall | SegmentHead | SegmentMember) for value in vars(module).values()):
+        if any(isinstance(value, PlacedCall) for value in vars(module).values()):
             raise PolicyError(f"{name} is already recomputed by a policy applied before; undo that one first")
 
 
@@ -114,9 +130,26 @@ def _replacements(
             continue
         for index in range(region.first, region.last + 1):
             block, name = blocks[index], f"{placement.blocks}.{index}"
-            paths = [""] if region.action == BLOCK else [units[unit] for unit in region.unit_names()]
-            for path in paths:
-                yield _recomputed(block, path, name, preserve_rng_state, observer)
+            if region.action == BLOCK or region.keep:
+                yield _recomputed(block, "", name, preserve_rng_state, observer, region.keep)
+            for unit in region.unit_names():
+                if not is_spans(units[unit]):
+                    yield _recomputed(block, units[unit], name, preserve_rng_state, observer)
+
+
+def _inner_replacements(
+    model: nn.Module, placement: BlockListPlacement, make_region: MakeRegion
+) -> Iterator[InnerReplacement]:
+    """Those of units that begin or end inside a module; a block that stands at several positions has them once."""
+    blocks = _block_list(model, placement)
+    seen: set[int] = set()
+    for region in placement.regions:
+        paths = [placement.unit_paths[unit] for unit in region.unit_names() if is_spans(placement.unit_paths[unit])]
+        for index in range(region.first, region.last + 1) if paths else ():
+            if id(blocks[index]) not in seen:
+                seen.add(id(blocks[index]))
+                for path in paths:
+                    yield from inner_regions(blocks[index], path, f"{placement.blocks}.{index}", make_region)
 
 
 def _block_list(model: nn.Module, placement: BlockListPlacement) -> list[nn.Module]:
@@ -150,14 +183,19 @@ def _refuse_divided_aliases(placement: BlockListPlacement, blocks: Sequence[nn.M
 
 
 def _recomputed(
-    block: nn.Module, path: str, block_name: str, preserve_rng_state: bool, observer: RecomputeObserver | None
+    block: nn.Module,
+    path: str,
+    block_name: str,
+    preserve_rng_state: bool,
+    observer: RecomputeObserver | None,
+    keep: Sequence[str] = (),
 ) -> _Replacement:
     name = f"{block_name}.{path}" if path else block_name
     try:
         owner, attribute = resolve_unit(block, path) if path else (block, "forward")
     except AttributeError as error:
         raise PolicyError(f"placement names unit {name!r}, which the model does not have") from error
-    region = Region(name, preserve_rng_state=preserve_rng_state, observer=observer)
+    region = Region(name, preserve_rng_state=preserve_rng_state, observer=observer, keep=keep)
     return _Replacement(owner, attribute, RecomputedCall(getattr(owner, attribute), region), name)
 
 

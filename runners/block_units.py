@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from torch import nn
 
+from runners.inner_units import can_name
 from runners.unit_path import resolve_unit
+from search_spaces.unit_span import is_spans
 
 ATTENTION, CROSS_ATTENTION, MLP = "attention", "cross_attention", "mlp"
 UNIT_NAMES = (ATTENTION, CROSS_ATTENTION, MLP)
@@ -51,6 +53,8 @@ def known_paths(block: nn.Module) -> list[str]:
 
 
 def has_unit(block: nn.Module, path: str) -> bool:
+    if is_spans(path):
+        return can_name(block, path)
     try:
         resolve_unit(block, path)
     except AttributeError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -18,10 +18,12 @@ from runners.block_lists import (
 )
 from runners.block_units import ATTENTION, MLP, has_unit, known_paths, unit_candidates
 from runners.call_trace import traced_calls
+from runners.keep_sets import find_keep_sets
 from runners.own_recompute import is_switched_on, watch_for_recompute
 from runners.watched_list import WatchedList
 from runners.workloads.nearest import known_names
 from search_spaces.model_shape import ModelShape
+from search_spaces.unit_span import is_spans
 
 #: Forward passes of a model in training, so that blocks skipped at random are seen, and are seen to be skipped.
 _NUM_PASSES = 3
@@ -43,6 +45,8 @@ def inspect_model(
     run_step: Callable[[], object],
     blocks: Sequence[str] | None = None,
     units: Mapping[str, str] | None = None,
+    inner_units: Sequence[str] = (),
+    keep_sets: Sequence[str] = (),
 ) -> InspectedModel:
     """Finds what can be recomputed, or checks what the user named.
 
@@ -53,6 +57,9 @@ def inspect_model(
         run_step: Runs one forward pass of the model on a small batch, with gradients enabled.
         blocks: Paths of block lists; None finds them.
         units: Unit name to path below the block; None finds them.
+        inner_units: Names of the units to be found that begin or end inside a module, as `runners.inner_units` has
+            them.
+        keep_sets: Selective actions for which keep-sets are to be found.
 
     Raises:
         WorkloadError: A path that the user named does not exist or cannot be used.
@@ -60,7 +67,9 @@ def inspect_model(
     containers = candidate_lists(model) if blocks is None else _named_lists(model, blocks)
     if units is not None:
         _refuse_unknown_units(containers, units)
-    watched = {container.path: WatchedList(container, _unit_paths(container, units)) for container in containers}
+    watched = {
+        container.path: WatchedList(container, _unit_paths(container, units), inner_units) for container in containers
+    }
     has_own_recompute = _watch_passes(model, run_step, list(watched.values())) or is_switched_on(model)
     uses = {path: each.use for path, each in watched.items()}
     if blocks is None:
@@ -72,7 +81,10 @@ def inspect_model(
     notes += _missing_unit_notes(lists, (ATTENTION, MLP) if units is None else tuple(units))
     shape = ModelShape(
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
-        block_lists=tuple(each.block_list() for each in lists),
+        block_lists=tuple(
+            replace(each.block_list(), keep_sets=find_keep_sets(each.container.blocks, run_step, keep_sets))
+            for each in lists
+        ),
         notes=tuple(notes),
     )
     return InspectedModel(shape, has_own_recompute)
@@ -132,8 +144,9 @@ def _refuse_unknown_units(containers: Sequence[Container], units: Mapping[str, s
                 f"({type(container.blocks[index]).__name__}) does not have; "
                 f"{known_names(path, known_paths(container.blocks[index]))}"
             )
-    for name, path in units.items():
-        for other, other_path in units.items():
+    plain = {name: path for name, path in units.items() if not is_spans(path)}
+    for name, path in plain.items():
+        for other, other_path in plain.items():
             if other_path.startswith(f"{path}.") or (path == other_path and name < other):
                 raise WorkloadError(
                     f"placement.units names {path} as {name} and {other_path} as {other}; one lies in the other, "

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
 from torch.utils.checkpoint import checkpoint
+
+from runners.kept_outputs import KeptOutputs
 
 
 class RecomputeObserver(Protocol):
@@ -19,25 +21,34 @@ class RecomputeObserver(Protocol):
 
 
 class Region:
-    """What a recompute region knows: its name for people, how it treats the RNG and who watches it."""
+    """What a recompute region knows: its name for people, how it treats the RNG, who watches it, what it keeps."""
 
-    def __init__(self, name: str, *, preserve_rng_state: bool, observer: RecomputeObserver | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        preserve_rng_state: bool,
+        observer: RecomputeObserver | None,
+        keep: Sequence[str] = (),
+    ) -> None:
         self.name = name
         self.preserve_rng_state = preserve_rng_state
         self.observer = observer
+        kept = KeptOutputs(name, keep, preserve_rng_state=preserve_rng_state) if keep else None
+        self._options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": preserve_rng_state}
+        if kept is not None:
+            self._options["context_fn"] = kept.contexts
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Calls the function as this region, or plainly where no gradient is recorded."""
         if not torch.is_grad_enabled():
             return function(*args, **kwargs)
         if torch.compiler.is_compiling():
-            return checkpoint(
-                function, *args, use_reentrant=False, preserve_rng_state=self.preserve_rng_state, **kwargs
-            )
+            return checkpoint(function, *args, **self._options, **kwargs)
         run_packed = _Run(function, self.name, self.observer)
         # Arguments travel packed: checkpoint finds the devices of tensors inside containers, but not those of keyword
         # arguments, and a keyword of the block can then never clash with one of checkpoint's own.
-        return checkpoint(run_packed, args, kwargs, use_reentrant=False, preserve_rng_state=self.preserve_rng_state)
+        return checkpoint(run_packed, args, kwargs, **self._options)
 
 
 class _Run:

@@ -86,6 +86,8 @@ class InspectionSpec(Record):
     Attributes:
         blocks: Paths of block lists; None finds them.
         units: Unit name to path below the block; None finds them.
+        inner_units: Names of the units to be found that begin or end inside a module.
+        keep_sets: Selective actions for which keep-sets are to be found.
         micro_batch_size: Samples of the traced step.
         on_fake_tensors: The model is built and run without data, so that it need not fit this machine; nor need the
             workload's device be there.
@@ -94,6 +96,8 @@ class InspectionSpec(Record):
     workload: WorkloadSpec
     blocks: tuple[str, ...] | None = None
     units: dict[str, str] | None = None
+    inner_units: tuple[str, ...] = ()
+    keep_sets: tuple[str, ...] = ()
     micro_batch_size: int = 1
     on_fake_tensors: bool = False
     timeout_s: float | None = None

@@ -23,7 +23,7 @@ class UnitUse:
         self._blocks = {id(block) for block in blocks}
         by_block = {id(block): resolve_unit(block, path) for block in blocks}
         self.targets: list[Target] = list(by_block.values())
-        self._keys = {(id(owner), attribute) for owner, attribute in self.targets}
+        self.keys = {(id(owner), attribute) for owner, attribute in self.targets}
         self._most_in_one_call = 0
         self._num_outside = 0
         self._around: set[tuple[int, str]] = set()
@@ -41,7 +41,7 @@ class UnitUse:
 
     def problem(self) -> str | None:
         """Why the path is no unit, as the end of a sentence; None where it is one."""
-        if len(self._keys) < len(self._blocks):
+        if len(self.keys) < len(self._blocks):
             return "is one module in several blocks"
         if self._num_outside:
             return "is called outside of its block"
@@ -53,7 +53,7 @@ class UnitUse:
 
     def is_inside(self, other: UnitUse) -> bool:
         """True where this unit was called by the other one."""
-        return self is not other and bool(self._around & other._keys)
+        return self is not other and bool(self._around & other.keys)
 
     def _block_call_around(self, call: Call) -> Call | None:
         for around in call.around():

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from runners.block_lists import Container, ListUse
 from runners.call_trace import CallTrace, Target
 from runners.chain import alias_groups, segment_refusal
+from runners.inner_units import InnerUnits
 from runners.unit_use import UnitUse
 from search_spaces.model_shape import BlockList
+from search_spaces.unit_span import is_spans
 
 
 class WatchedList:
@@ -16,23 +18,32 @@ class WatchedList:
 
     Args:
         unit_paths: Unit name -> paths below the block, the best one first; every block has each of them.
+        inner_units: Names of the units to be found that begin or end inside a module.
     """
 
-    def __init__(self, container: Container, unit_paths: Mapping[str, Sequence[str]]) -> None:
+    def __init__(
+        self, container: Container, unit_paths: Mapping[str, Sequence[str]], inner_units: Sequence[str] = ()
+    ) -> None:
         self.container = container
-        self._units = {unit: [UnitUse(path, container.blocks) for path in paths] for unit, paths in unit_paths.items()}
+        spans = {unit: paths[0] for unit, paths in unit_paths.items() if is_spans(paths[0])}
+        self._inner = InnerUnits(container.blocks, spans, inner_units)
+        self._units = {
+            unit: [UnitUse(path, container.blocks) for path in paths]
+            for unit, paths in unit_paths.items()
+            if unit not in spans
+        }
         self._uses: list[ListUse] = []
         self._refusals: list[str] = []
 
     @property
     def targets(self) -> list[Target]:
         units = [target for paths in self._units.values() for use in paths for target in use.targets]
-        return [*self.container.targets, *units]
+        return [*self.container.targets, *units, *self._inner.targets]
 
     @property
     def watched_units(self) -> tuple[str, ...]:
         """Names of the units that are offered or left out for a reason."""
-        return tuple(self._units)
+        return (*self._units, *self._inner.names)
 
     @property
     def use(self) -> ListUse:
@@ -49,6 +60,7 @@ class WatchedList:
         for paths in self._units.values():
             for unit in paths:
                 unit.observe(trace)
+        self._inner.observe(trace)
 
     def block_list(self) -> BlockList:
         kinds = dict.fromkeys(type(block).__name__ for block in self.container.blocks)
@@ -56,9 +68,10 @@ class WatchedList:
             path=self.container.path,
             kind="|".join(kinds),
             num_blocks=len(self.container.blocks),
-            units=tuple((name, unit.path) for name, unit in self._usable_units().items()),
+            units=(*((name, unit.path) for name, unit in self._usable_units().items()), *self._inner.paths().items()),
             aliases=alias_groups(self.container.blocks),
             segment_refusal=next(iter(self._refusals), None),
+            overlaps=tuple(self._overlaps()),
         )
 
     def left_out_units(self) -> Iterator[tuple[str, str]]:
@@ -68,6 +81,18 @@ class WatchedList:
             if name not in usable:
                 reasons = [f"{unit.path} {unit.problem() or 'is part of another unit'}" for unit in paths]
                 yield name, "; ".join(reasons)
+
+        for name in self._inner.names:
+            problem = self._inner.problem(name)
+            if problem is not None:
+                yield name, problem
+
+    def _overlaps(self) -> Iterator[tuple[str, str]]:
+        inner = self._inner.paths()
+        for name in inner:
+            for other, unit in self._usable_units().items():
+                if self._inner.shares_with(name, unit.keys):
+                    yield name, other
 
     def _usable_units(self) -> dict[str, UnitUse]:
         fitting = {

@@ -184,7 +184,14 @@ class TrialWorker:
 
 def _inspect(model: nn.Module, run_step: Callable[[], object], spec: InspectionSpec) -> InspectedModel:
     try:
-        return inspect_model(model, run_step=run_step, blocks=spec.blocks, units=spec.units)
+        return inspect_model(
+            model,
+            run_step=run_step,
+            blocks=spec.blocks,
+            units=spec.units,
+            inner_units=spec.inner_units,
+            keep_sets=spec.keep_sets,
+        )
     except WorkloadError:
         raise
     except Exception as error:

@@ -9,6 +9,16 @@ from functools import cached_property
 from itertools import groupby, zip_longest
 from typing import Literal, TypeAlias
 
+from search_spaces.actions import (
+    KEEP_PRESETS,
+    SELECTIVE,
+    action_kind,
+    asks_for_keep_sets,
+    kept_by,
+    normal_action,
+    selective_action,
+    units_of,
+)
 from search_spaces.model_shape import BlockList, ModelShape
 from search_spaces.policy import (
     BLOCK,
@@ -135,8 +145,9 @@ class SearchChoices:
 
     Attributes:
         micro_batch_sizes: Each times ``data_parallel_degree`` must divide ``global_batch_size`` exactly.
-        actions: As the user wrote them: ``none``, ``block``, ``segment``, a unit, or units joined by ``+``. ``none`` is
-            a choice even where it is left out, since every search measures the baseline.
+        actions: As the user wrote them: ``none``, ``block``, ``segment``, a unit, or units joined by ``+``;
+            ``selective`` for the keep-sets found for a list, ``selective:`` with a preset or with operators for those.
+            ``none`` is a choice even where it is left out, since every search measures the baseline.
         segment_sizes: In blocks; None takes a few sensible ones per list.
         preserve_rng_state: ``search`` tries both.
         allowed: The only placements that may be tried, canonical, those that recompute least first, the plain one among
@@ -185,7 +196,7 @@ class SearchChoices:
         return tuple(self._for_list(blocks) for blocks in self.shape.block_lists)
 
     def _for_list(self, blocks: BlockList) -> BlockListChoices:
-        actions = dict.fromkeys((NONE, *map(_normal_action, self.actions)))
+        actions = dict.fromkeys((NONE, *(each for action in self.actions for each in meant_by(action, blocks))))
         possible = tuple(action for action in actions if why_impossible(action, blocks) is None)
         wanted = auto_segment_sizes(blocks.num_blocks) if self.segment_sizes is None else self.segment_sizes
         sizes = tuple(sorted({min(size, blocks.num_blocks) for size in wanted})) if SEGMENT in possible else ()
@@ -201,6 +212,8 @@ class SearchChoices:
         without_unit = []
         for action in dict.fromkeys(map(_normal_action, self.actions)):
             reason = why_impossible(action, blocks)
+            if reason is None and asks_for_keep_sets(action) and not meant_by(action, blocks):
+                reason = _why_no_keep_set(action)
             if reason is not None and _missing_units(action, blocks):
                 without_unit.append(action)
             elif reason is not None:
@@ -261,19 +274,37 @@ def why_impossible(action: str, blocks: BlockList) -> str | None:
         if blocks.num_blocks < 2:
             return "the list has a single block"
         return "one module stands at several positions" if blocks.aliases else None
-    if action in WHOLE_BLOCK_ACTIONS:
-        return None
     missing = _missing_units(action, blocks)
     if not missing:
-        return None
+        return _overlap(action, blocks)
     return f"its blocks have no unit {missing[0]} (units: {', '.join(blocks.unit_names) or NONE})"
 
 
 def _missing_units(action: str, blocks: BlockList) -> list[str]:
     """Units that the action names and the blocks do not have; none for actions on whole blocks."""
-    if action in WHOLE_BLOCK_ACTIONS:
-        return []
-    return [unit for unit in action.split(UNIT_JOINER) if unit not in blocks.unit_names]
+    return [unit for unit in units_of(action) if unit not in blocks.unit_names]
+
+
+def _overlap(action: str, blocks: BlockList) -> str | None:
+    units = set(units_of(action))
+    inner, outer = next((pair for pair in blocks.overlaps if units.issuperset(pair)), (None, None))
+    return None if inner is None else f"{inner} and {outer} share a part of the block, and regions have to be apart"
+
+
+def meant_by(action: str, blocks: BlockList) -> tuple[str, ...]:
+    """The actions of this list's blocks that one as the user wrote it stands for, in normal form.
+
+    One for each keep-set that was found where it asks for such, so perhaps none.
+    """
+    if asks_for_keep_sets(action):
+        return tuple(selective_action(found.keep) for found in blocks.keep_sets if found.asked == action)
+    return (_normal_action(action),)
+
+
+def _why_no_keep_set(action: str) -> str:
+    if action == SELECTIVE:
+        return "no operator of its blocks is worth keeping"
+    return f"its blocks run no operator that is among the {', '.join(kept_by(action))}"
 
 
 def _counted(noun: str, names: Sequence[str]) -> str:
@@ -286,16 +317,30 @@ def _normal_action(action: str) -> str:
     """The action with its units in alphabetical order, each once."""
     if action in RESERVED_ACTIONS:
         raise ValueError(f"action {action} is not supported yet")
+    if action_kind(action) == SELECTIVE:
+        _check_selective(action)
+        return normal_action(action)
     if action in WHOLE_BLOCK_ACTIONS:
         return action
-    units = action.split(UNIT_JOINER)
+    units = units_of(action)
     wrong = [unit for unit in units if not unit.strip() or unit in (*WHOLE_BLOCK_ACTIONS, *RESERVED_ACTIONS)]
     if wrong:
         raise ValueError(
             f"action {action!r} joins {wrong[0]!r}; allowed are {NONE}, {BLOCK}, {SEGMENT}, or units joined by "
             f"{UNIT_JOINER}, for example attention{UNIT_JOINER}mlp"
         )
-    return UNIT_JOINER.join(sorted(set(units)))
+    return normal_action(action)
+
+
+def _check_selective(action: str) -> None:
+    if asks_for_keep_sets(action):
+        return
+    try:
+        selective_action(kept_by(action))
+    except ValueError as error:
+        raise ValueError(
+            f"action {action!r}: {error}; or {SELECTIVE} alone, or {SELECTIVE}: with one of {', '.join(KEEP_PRESETS)}"
+        ) from error
 
 
 def _modules(blocks: BlockList) -> tuple[tuple[int, ...], ...]:

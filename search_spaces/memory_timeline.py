@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from search_spaces.cell_profiles import ListCells
 from search_spaces.memory_profile import Cell, ListProfile, MemoryProfile, StepProfile, Stretch
-from search_spaces.policy import BLOCK, NONE, SEGMENT, UNIT_JOINER, BlockListPlacement, RecomputePolicy, Region
+from search_spaces.policy import BLOCK, NONE, SEGMENT, BlockListPlacement, RecomputePolicy, Region, normal_action
 
 #: Finds the cell of blocks of these classes under an action, as :meth:`MemoryTimeline.cell` does.
 CellProfiles: TypeAlias = Callable[[ListProfile, tuple[int, ...], str], Cell]
@@ -155,7 +155,7 @@ class _List:
         """Writes the region's stretches over those that are there; each recompute region keeps `rng_bytes` more."""
         calls = np.flatnonzero((self._blocks >= region.first) & (self._blocks <= region.last))
         if region.action != SEGMENT:
-            action = UNIT_JOINER.join(sorted(set(region.unit_names()))) or region.action
+            action = normal_action(region.action)
             num_regions = max(len(set(region.unit_names())), 1)
             self._write(stretches, calls, self._of_action(action), num_regions * rng_bytes)
             return

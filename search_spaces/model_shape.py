@@ -6,6 +6,19 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class KeepSet:
+    """Operators whose outputs are worth keeping in a block that is recomputed otherwise.
+
+    Attributes:
+        asked: The action of a search that it answers: ``selective``, or ``selective:NAME`` for a preset.
+        keep: As in `search_spaces.kept_operators`, in normal form.
+    """
+
+    asked: str
+    keep: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class BlockList:
     """One list of alike blocks.
 
@@ -16,6 +29,8 @@ class BlockList:
         units: Pairs of unit name and path below the block, for example ``(("attention", "attn"), ("mlp", "mlp"))``.
             A path that ends in ``()`` names a method of the block.
         aliases: Groups of positions that hold the same module; such positions are given one choice.
+        overlaps: Pairs of units of which one runs within the other, so that no action can name both.
+        keep_sets: What was found for the selective actions that were asked for.
         segment_refusal: Why consecutive blocks cannot share one recompute region; None where they can.
     """
 
@@ -25,6 +40,8 @@ class BlockList:
     units: tuple[tuple[str, str], ...] = ()
     aliases: tuple[tuple[int, ...], ...] = ()
     segment_refusal: str | None = None
+    overlaps: tuple[tuple[str, str], ...] = ()
+    keep_sets: tuple[KeepSet, ...] = ()
 
     @property
     def can_segment(self) -> bool:

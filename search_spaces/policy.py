@@ -9,18 +9,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-SCHEMA_VERSION = 1
+from search_spaces.actions import BLOCK as BLOCK
+from search_spaces.actions import NONE as NONE
+from search_spaces.actions import RESERVED_ACTIONS as RESERVED_ACTIONS
+from search_spaces.actions import SEGMENT as SEGMENT
+from search_spaces.actions import SELECTIVE as SELECTIVE
+from search_spaces.actions import UNIT_JOINER as UNIT_JOINER
+from search_spaces.actions import WHOLE_BLOCK_ACTIONS as WHOLE_BLOCK_ACTIONS
+from search_spaces.actions import action_kind as action_kind
+from search_spaces.actions import kept_by, selective_action
+from search_spaces.actions import normal_action as normal_action
+from search_spaces.actions import units_of as units_of
+from search_spaces.kept_operators import KeptOperator, normal_keep
 
-NONE = "none"
-BLOCK = "block"
-SEGMENT = "segment"
-#: Joins unit names into one action: ``attention+mlp`` is two recompute regions, one per unit.
-UNIT_JOINER = "+"
+SCHEMA_VERSION = 1
 #: Of all lists of a policy together, several times what any model has: a file of one line must not take for ever.
 MAX_BLOCKS = 10_000
-#: Actions that are not made of units. `selective` and `offload` are reserved names.
-WHOLE_BLOCK_ACTIONS = (NONE, BLOCK, SEGMENT)
-RESERVED_ACTIONS = ("selective", "offload")
 
 
 class PolicyError(ValueError):
@@ -89,7 +93,12 @@ class Region:
 
     def unit_names(self) -> tuple[str, ...]:
         """The units this region recomputes, each a region of its own; empty for whole-block actions."""
-        return () if self.action in WHOLE_BLOCK_ACTIONS else tuple(self.action.split(UNIT_JOINER))
+        return units_of(self.action)
+
+    @property
+    def keep(self) -> tuple[str, ...]:
+        """The operators whose outputs are kept; empty for every action but selective ones."""
+        return kept_by(self.action)
 
 
 @dataclass(frozen=True)
@@ -127,6 +136,8 @@ class BlockListPlacement:
                 raise PolicyError(f"{span}: segment_size is {region.segment_size}; at least 1 is allowed")
             if region.action in RESERVED_ACTIONS:
                 raise PolicyError(f"{span}: action {region.action} is not supported yet")
+            if action_kind(region.action) == SELECTIVE:
+                _check_keep(region.keep, span)
             unknown = [name for name in region.unit_names() if name not in units]
             if unknown:
                 known = ", ".join([*WHOLE_BLOCK_ACTIONS, *units])
@@ -149,13 +160,20 @@ class BlockListPlacement:
         return BlockListPlacement(self.blocks, self.num_blocks, tuple(sorted(self.units)), regions)
 
 
+def _check_keep(keep: tuple[str, ...], where: str) -> None:
+    try:
+        normal_keep(keep)
+    except ValueError as error:
+        raise PolicyError(f"{where}: keep: {error}") from error
+
+
 def _cells(region: Region) -> list[Region]:
     """The region cut into what is recomputed at once: a segment, or a single block under any other action."""
     if region.action == NONE:
         return []
     if region.action == SEGMENT:
         return [_cell(first, last) for first, last in region.segments()]
-    action = UNIT_JOINER.join(sorted(set(region.unit_names()))) or region.action
+    action = normal_action(region.action)
     return [Region(block, block, action) for block in range(region.first, region.last + 1)]
 
 
@@ -246,12 +264,14 @@ class RecomputePolicy:
 
 def _trained(entry: dict[str, Any]) -> dict[str, Any]:
     """One list of blocks without the units that no region names: they change nothing."""
-    named = {name for region in entry["regions"] for name in region["action"].split(UNIT_JOINER)}
+    named = {name for region in entry["regions"] for name in units_of(region["action"])}
     return {**entry, "units": {name: path for name, path in entry["units"].items() if name in named}}
 
 
 def _placement_summary(placement: BlockListPlacement) -> str:
     def name(region: Region) -> str:
+        if region.keep:
+            return f"{SELECTIVE}({UNIT_JOINER.join(KeptOperator.parse(entry).short for entry in region.keep)})"
         return region.action if region.segment_size is None else f"{region.action}({region.segment_size})"
 
     if len(placement.regions) == 1 and placement.regions[0].num_blocks == placement.num_blocks:
@@ -288,7 +308,9 @@ def policy_to_dict(policy: RecomputePolicy) -> dict[str, Any]:
 
 
 def _region_to_dict(region: Region) -> dict[str, Any]:
-    data: dict[str, Any] = {"first": region.first, "last": region.last, "action": region.action}
+    data: dict[str, Any] = {"first": region.first, "last": region.last, "action": action_kind(region.action)}
+    if region.keep:
+        data["keep"] = list(region.keep)
     if region.segment_size is not None:
         data["segment_size"] = region.segment_size
     return data
@@ -345,8 +367,12 @@ def _region_from_dict(data: object, where: str) -> Region:
     action = _text(entry["action"], f"{where}.action")
     if action in RESERVED_ACTIONS:
         raise PolicyError(f"{where}: action {action} is not supported yet")
-    if "keep" in entry:
-        raise PolicyError(f"{where}.keep goes with action selective, which is not supported yet; remove it")
+    if ("keep" in entry) != (action == SELECTIVE):
+        raise PolicyError(f"{where}: keep goes with action {SELECTIVE} and with no other, and that one needs it")
+    if action == SELECTIVE:
+        keep = [_text(item, f"{where}.keep[{i}]") for i, item in enumerate(_sequence(entry["keep"], f"{where}.keep"))]
+        _check_keep(tuple(keep), where)
+        action = selective_action(keep)
     size = entry.get("segment_size")
     return Region(
         _whole_number(entry["first"], f"{where}.first", minimum=0),

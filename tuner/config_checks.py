@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from search_spaces.policy import SEGMENT, UNIT_JOINER, WHOLE_BLOCK_ACTIONS
+from search_spaces.actions import SEGMENT, UNIT_JOINER, WHOLE_BLOCK_ACTIONS, units_of
 from search_spaces.yaml_nodes import KeyPath, dotted
 from search_spaces.yaml_words import quoted
-from tuner.config_names import FOUND_UNITS, RNG_OF_TARGET
+from tuner.config_names import FOUND_INNER_UNITS, FOUND_UNITS, RNG_OF_TARGET
 from tuner.config_suggestion import did_you_mean
 
 if TYPE_CHECKING:
@@ -91,10 +91,10 @@ def _repeated_entries(config: SearchConfig) -> Iterator[Contradiction]:
 
 def _unknown_units(config: SearchConfig) -> Iterator[Contradiction]:
     units = config.placement.units
-    known = FOUND_UNITS if units == "auto" else tuple(units)
+    known = (*FOUND_UNITS, *FOUND_INNER_UNITS) if units == "auto" else tuple(units)
     other: KeyPath = ("placement", "units")
     for index, action in enumerate(config.placement.actions):
-        unknown = [name for name in action.split(UNIT_JOINER) if name not in (*WHOLE_BLOCK_ACTIONS, *known)]
+        unknown = [name for name in units_of(action) if name not in known]
         if unknown:
             path: KeyPath = ("placement", "actions", index)
             names = (*WHOLE_BLOCK_ACTIONS, *known)

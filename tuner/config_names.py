@@ -5,11 +5,30 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from search_spaces.policy import BLOCK, NONE, RESERVED_ACTIONS, SEGMENT, UNIT_JOINER, WHOLE_BLOCK_ACTIONS
+from search_spaces.actions import (
+    BLOCK,
+    EVERY_SECOND_MATMUL,
+    KEEP_PRESETS,
+    MATMULS,
+    NONE,
+    RESERVED_ACTIONS,
+    SEGMENT,
+    SELECTIVE,
+    UNIT_JOINER,
+    WHOLE_BLOCK_ACTIONS,
+    action_kind,
+    asks_for_keep_sets,
+    kept_by,
+    selective_action,
+    units_of,
+)
+from search_spaces.unit_span import is_spans, parse_spans
 from search_spaces.yaml_words import quoted
 
 #: Units that are found without being named, in models that have them.
 FOUND_UNITS = ("attention", "cross_attention", "mlp")
+#: Such units that begin or end inside a module; they are looked for only where an action names them.
+FOUND_INNER_UNITS = ("activation", "norm")
 MAX_STUDY_NAME = 80
 #: Handling of RNG state of training stacks that have only one, in their newest release.
 RNG_OF_TARGET = {
@@ -63,6 +82,12 @@ def check_module_path(path: str) -> str:
 
 def check_unit_path(path: str) -> str:
     """The path of a unit below its block, unchanged; errors as for :func:`check_module_path`."""
+    if is_spans(path):
+        try:
+            parse_spans(path)
+        except ValueError as error:
+            raise ValueError(f"is {error}") from error
+        return path
     if _UNIT_PATH.fullmatch(path) is None:
         raise ValueError(
             f"is {quoted(path)}; allowed: a path below the block such as attn, or a method such as run_mlp()"
@@ -90,11 +115,13 @@ def are_unit_names(names: Iterable[str]) -> bool:
 
 
 def normal_action(action: str) -> str:
-    """The action with its units in alphabetical order. Which units there are is not known here.
+    """The action with its units, or the operators it keeps, in alphabetical order. Which units there are is not known.
 
     Raises:
         ValueError: It joins what cannot be joined; the message follows the option's name.
     """
+    if action_kind(action) == SELECTIVE:
+        return _normal_selective(action)
     names = action.split(UNIT_JOINER)
     joins_whole_blocks = len(names) > 1 and any(name in _NO_UNITS for name in names)
     if "" in names or len(set(names)) < len(names) or joins_whole_blocks:
@@ -103,6 +130,26 @@ def normal_action(action: str) -> str:
             f"{UNIT_JOINER} such as attention{UNIT_JOINER}mlp"
         )
     return UNIT_JOINER.join(sorted(names))
+
+
+def _normal_selective(action: str) -> str:
+    if {MATMULS, EVERY_SECOND_MATMUL} <= set(kept_by(action)):
+        raise ValueError(f"is {quoted(action)}; allowed: {MATMULS} or {EVERY_SECOND_MATMUL}; name one of the two")
+    if asks_for_keep_sets(action):
+        return action
+    try:
+        return selective_action(kept_by(action))
+    except ValueError as error:
+        raise ValueError(
+            f"is {quoted(action)}: {error}; allowed: {SELECTIVE} alone, {SELECTIVE}: with one of "
+            f"{', '.join(KEEP_PRESETS)}, or with operators joined by {UNIT_JOINER}"
+        ) from error
+
+
+def inner_units_in(actions: Iterable[str]) -> tuple[str, ...]:
+    """The units to be looked for inside modules: those that an action names."""
+    named = {unit for action in actions for unit in units_of(action)}
+    return tuple(name for name in FOUND_INNER_UNITS if name in named)
 
 
 def default_actions(units: Iterable[str] | None) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 from runners.trial import DryRunResult, Prediction
 from search_spaces.choices import SearchChoices
 from search_spaces.memory_timeline import MemoryTimeline
-from search_spaces.policy import BLOCK, SEGMENT, UNIT_JOINER, BlockListPlacement, RecomputePolicy
+from search_spaces.policy import SEGMENT, BlockListPlacement, RecomputePolicy, units_of
 from search_spaces.registry import make_space
 from tuner.prediction.candidates import CandidateSource, ListedCandidates
 from tuner.prediction.next_policy import PolicyProposer, Tried
@@ -103,8 +103,8 @@ def plain_prices(features: PlacementFeatures) -> FloatArray:
 def _plain_price(action: str) -> float:
     if action == RNG_OFF:
         return 0.0
-    whole = action in (BLOCK, SEGMENT)
-    return 1 / 3 if whole else min(len(action.split(UNIT_JOINER)), 2) / 6
+    whole = not units_of(action)
+    return 1 / 3 if whole else min(len(units_of(action)), 2) / 6
 
 
 def flops_prices(choices: SearchChoices, features: PlacementFeatures, timeline: MemoryTimeline) -> FloatArray:

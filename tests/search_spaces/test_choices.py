@@ -125,7 +125,7 @@ def test_no_micro_batch_at_all_is_refused() -> None:
 @pytest.mark.parametrize(
     ("action", "message"),
     [
-        ("selective", "action selective is not supported yet"),
+        ("selective:matmul", r"action 'selective:matmul': 'matmul' names no operator; .* one of matmuls, attention,"),
         ("offload", "action offload is not supported yet"),
         ("block+mlp", r"action 'block\+mlp' joins 'block'; allowed are"),
         ("attention+", r"action 'attention\+' joins ''; allowed are"),

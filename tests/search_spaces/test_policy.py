@@ -105,12 +105,16 @@ def test_a_batch_holds_whole_numbers(value: Any) -> None:
         ([Region(0, 3, "segment")], r"segment_size goes with action segment"),
         ([Region(0, 3, "block", 2)], r"segment_size goes with action segment"),
         ([Region(0, 3, "segment", 0)], r"segment_size is 0; at least 1"),
-        ([Region(0, 3, "attn")], r"action attn names unit 'attn'; known here: none, block, segment, attention, mlp"),
+        (
+            [Region(0, 3, "attn")],
+            r"action attn names unit 'attn'; known here: none, block, segment, selective, attention, mlp",
+        ),
         ([Region(0, 3, "attention+router")], r"names unit 'router'"),
         ([Region(0, 3, "attention+")], r"names unit ''"),
         ([Region(0, 3, "attention+block")], r"names unit 'block'"),
         ([Region(0, 3, "")], r"names unit ''"),
-        ([Region(0, 3, "selective")], r"action selective is not supported yet"),
+        ([Region(0, 3, "selective")], r"keep: no operator is named"),
+        ([Region(0, 3, "selective:mm")], r"keep: 'mm' names no operator"),
         ([Region(0, 3, "offload")], r"action offload is not supported yet"),
     ],
 )
@@ -314,7 +318,7 @@ _REMOVED = object()
         (
             ["placement", 0, "regions", 1, "keep"],
             [],
-            r"regions\[1\]\.keep goes with action selective, .* not supported",
+            r"regions\[1\]: keep goes with action selective and with no other, and that one needs it",
         ),
         (["placement", 0, "regions", 1, "size"], 3, r"placement\[0\]\.regions\[1\] has unknown entry 'size'"),
         (["placement", 0, "regions", 0, "segment_size"], 1.5, r"regions\[0\]\.segment_size is 1\.5; a whole number"),

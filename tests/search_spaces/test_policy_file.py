@@ -80,7 +80,7 @@ def test_measurements_that_yaml_cannot_say_are_refused_and_leave_no_file(tmp_pat
         ("last: 5", "last: 15", 9, "placement of transformer.h: region 0-15 is out of order or outside the list"),
         ("first: 6", "first: 5", 10, "region 5-8 is out of order or outside the list; regions run in order"),
         ("action: attention+mlp", "action: atention", 10, "names unit 'atention'; known here: none, block, segment"),
-        ("action: attention+mlp", "action: selective, keep: [a]", 10, "action selective is not supported yet"),
+        ("action: attention+mlp", "action: selective, keep: [a]", 10, "keep: 'a' names no operator; allowed:"),
         ("blocks: 'on'", "blocks: 5", 11, "placement[1].blocks is 5; text is expected"),
         ("blocks: 'on'", "blocks: transformer.h", 11, "placement names transformer.h twice"),
         ("measured:", "measured: [5]\nunmeasured:", 15, "measured is a list; a mapping is allowed"),

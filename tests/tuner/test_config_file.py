@@ -362,8 +362,8 @@ class TestValues:
                 "4: placement.actions is 'block'; allowed: a list, .*; put it in brackets",
             ),
             (
-                _with(placement="{actions: [selective]}"),
-                r"4: placement.actions\[0\] is 'selective', which is not supported",
+                _with(placement="{actions: ['selective:mm']}"),
+                r"4: placement.actions\[0\] is 'selective:mm': 'mm' names no operator; .* with one of matmuls,",
             ),
             (
                 _with(placement="{actions: [offload]}"),
@@ -512,7 +512,7 @@ class TestContradictions:
                 _with(placement="{units: {mlp: m}, actions: [mlp, attention]}"),
                 [
                     "4: placement.actions[1] is 'attention', but placement.units has no attention; "
-                    "allowed: none, block, segment, mlp, or units joined by +",
+                    "allowed: none, block, segment, selective, mlp, or units joined by +",
                 ],
             ),
             (

@@ -11,8 +11,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
+from search_spaces.actions import kept_by, units_of
 from search_spaces.model_shape import BlockList
-from search_spaces.policy import BLOCK, NONE, SEGMENT, UNIT_JOINER, BlockListPlacement, RecomputePolicy, Region
+from search_spaces.policy import (
+    BLOCK,
+    NONE,
+    SEGMENT,
+    UNIT_JOINER,
+    BlockListPlacement,
+    RecomputePolicy,
+    Region,
+    normal_action,
+)
+from search_spaces.unit_span import is_spans
 
 BlockLists: TypeAlias = tuple[BlockList, ...]
 #: What is done to one block: the action, and the first and last block that are recomputed at once with it.
@@ -179,6 +190,11 @@ SEGMENTS = ListedForm("segments of k blocks throughout", _segments)
 ANY_BLOCKS = FreeForm("any blocks whole", lambda action, blocks: action in (NONE, BLOCK))
 #: Any action of each block but segments.
 ANY_WITHOUT_SEGMENTS = FreeForm("any choice for each block but segments", lambda action, blocks: action != SEGMENT)
+#: Whole blocks and units that are modules: what a stack can say that wraps modules by their names.
+ANY_MODULES = FreeForm(
+    "any choice of whole blocks, and of units that are modules, for each block",
+    lambda action, blocks: action in (NONE, BLOCK) or _are_modules(action, blocks),
+)
 ANYTHING = FreeForm("any placement", lambda action, blocks: True)
 
 
@@ -206,8 +222,14 @@ def _cells(num_blocks: int, regions: Sequence[Region]) -> tuple[Cell, ...]:
                 cells[first : last + 1] = [_segment(first, last)] * (last - first + 1)
         elif region.action != NONE:
             for block in range(region.first, region.last + 1):
-                cells[block] = (UNIT_JOINER.join(sorted(set(region.unit_names()))) or region.action, block, block)
+                cells[block] = (normal_action(region.action), block, block)
     return tuple(cells)
+
+
+def _are_modules(action: str, blocks: BlockList) -> bool:
+    paths = dict(blocks.units)
+    units = units_of(action)
+    return bool(units) and not any(paths[unit].endswith("()") or is_spans(paths[unit]) for unit in units)
 
 
 def _segment(first: int, last: int) -> Cell:
@@ -246,4 +268,6 @@ def _says(cell: Cell) -> str:
         return "is recomputed whole"
     if action == SEGMENT:
         return f"is recomputed in one segment of blocks {first} to {last}"
+    if kept_by(action):
+        return f"is recomputed but for what {', '.join(kept_by(action))} give"
     return f"recomputes {action}"

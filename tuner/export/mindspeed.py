@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from search_spaces.policy import BLOCK, NONE, UNIT_JOINER, RecomputePolicy
+from search_spaces.policy import BLOCK, NONE, RecomputePolicy, units_of
 from tuner.export.base import ExportContext, HeaderSyntax, Refusal, StackVersion
 from tuner.export.command_line import CommandLine
-from tuner.export.forms import ANY_BLOCKS, ANY_WITHOUT_SEGMENTS, Form, layout_of
+from tuner.export.forms import ANY_BLOCKS, ANY_MODULES, Form, layout_of
 from tuner.export.megatron_arguments import (
     CONTRADICTING_ARGUMENTS,
     PIPELINE_STAGES,
@@ -79,11 +79,11 @@ class MindSpeedExporter:
             # It hands every wrapped module a keyword that only whole layers and some attention modules take.
             return (ANY_BLOCKS,)
         if context.version.name in _FSDP2:
-            return (ANY_WITHOUT_SEGMENTS,)
+            return (ANY_MODULES,)
         return megatron_forms(context, shorter_last_segment=False)
 
     def conflict(self, policy: RecomputePolicy, context: ExportContext) -> Refusal | None:
-        return rng_conflict(policy) or (_method_unit(policy, context) if context.version.name in _FSDP2 else None)
+        return rng_conflict(policy)
 
     def write(self, study: StudyResults, trial: TrialRecord, context: ExportContext) -> str:
         settings = self.settings(trial.to_policy(), context)
@@ -141,17 +141,6 @@ class MindSpeedExporter:
         return tuple(notes)
 
 
-def _method_unit(policy: RecomputePolicy, context: ExportContext) -> Refusal | None:
-    """Patterns match names of modules; a unit that is a method of its block has none."""
-    for blocks, cells in zip(context.block_lists, layout_of(policy, context.block_lists), strict=True):
-        paths = dict(blocks.units)
-        for index, (action, _, _) in enumerate(cells):
-            for unit in () if action in (NONE, BLOCK) else action.split(UNIT_JOINER):
-                if paths[unit].endswith("()"):
-                    return Refusal(f"{blocks.path}: block {index} recomputes {unit}, a method", "modules only")
-    return None
-
-
 def _patterns(policy: RecomputePolicy, context: ExportContext) -> Iterator[str]:
     """Names of what is recomputed, adjacent blocks with one choice merged; no module is matched twice."""
     for blocks, cells in zip(context.block_lists, layout_of(policy, context.block_lists), strict=True):
@@ -165,7 +154,7 @@ def _patterns(policy: RecomputePolicy, context: ExportContext) -> Iterator[str]:
             if action == BLOCK:
                 yield name
             else:
-                yield from (f"{name}.{paths[unit]}" for unit in action.split(UNIT_JOINER))
+                yield from (f"{name}.{paths[unit]}" for unit in units_of(action))
 
 
 def _range(first: int, last: int) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, product
 
-from search_spaces.choices import BlockListChoices, Placements, RngChoice, SearchChoices
-from search_spaces.policy import NONE, SEGMENT, UNIT_JOINER, WHOLE_BLOCK_ACTIONS, BlockListPlacement, RecomputePolicy
+from search_spaces.choices import BlockListChoices, Placements, RngChoice, SearchChoices, meant_by
+from search_spaces.policy import NONE, SEGMENT, BlockListPlacement, RecomputePolicy
 from search_spaces.two_action import TwoActionEncoding
 from tuner.export.base import ExportContext, Exporter
 from tuner.export.check import check
@@ -38,7 +38,8 @@ def choices_within(choices: SearchChoices, exporter: Exporter) -> SearchChoices:
     said = [p for p in listed if all(_can_be_said(p, r, choices, exporter, context) for r in _handlings(rng))]
     allowed = tuple(sorted(dict.fromkeys([plain, *said]), key=_num_recomputed))
     used = {action for placements in allowed for placement in placements for action in placement.actions()}
-    actions = tuple(action for action in choices.actions if _normal(action) in used)
+    lists = choices.shape.block_lists
+    actions = tuple(a for a in choices.actions if any(used.intersection(meant_by(a, blocks)) for blocks in lists))
     return replace(choices, actions=actions or (NONE,), preserve_rng_state=rng, allowed=allowed)
 
 
@@ -73,9 +74,10 @@ def _free_actions(choices: SearchChoices, form: FreeForm) -> tuple[str, ...]:
         action
         for action in choices.actions
         if all(
-            form.allows(_normal(action), of_list.blocks)
+            form.allows(meant, of_list.blocks)
             for of_list in choices.block_lists
-            if _normal(action) in of_list.actions
+            for meant in meant_by(action, of_list.blocks)
+            if meant in of_list.actions
         )
     )
     return allowed or (NONE,)
@@ -114,11 +116,6 @@ def _can_be_said(
     placements: Placements, preserve: bool, choices: SearchChoices, exporter: Exporter, context: ExportContext
 ) -> bool:
     return check(exporter, RecomputePolicy(choices.batches[0], placements, preserve), context) is None
-
-
-def _normal(action: str) -> str:
-    """The action as lists of blocks name it."""
-    return action if action in WHOLE_BLOCK_ACTIONS else UNIT_JOINER.join(sorted(set(action.split(UNIT_JOINER))))
 
 
 def _num_recomputed(placements: Placements) -> int:

@@ -167,7 +167,8 @@ def test_a_unit_that_is_a_method_has_no_name_to_match() -> None:
     methods = replace(of, block_lists=(BlockList("transformer.h", "Block", NUM_BLOCKS, units),))
     refusal = check(exporter, policy("mix"), methods)
     assert refusal is not None
-    assert (refusal.what, refusal.accepts) == ("transformer.h: block 4 recomputes mlp, a method", "modules only")
+    assert refusal.what == "transformer.h: block 4 recomputes mlp"
+    assert "units that are modules" in refusal.accepts
 
 
 @pytest.mark.parametrize("target, version", IN_MEGATRON_MODE)
