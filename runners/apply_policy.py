@@ -1,4 +1,4 @@
-"""RecomputePolicy -> activation checkpointing on a model, in place and reversible. Needs torch and nothing else.
+"""RecomputePolicy -> activation checkpointing and compilation of a model, in place and reversible. Needs torch only.
 
 A block or unit is recomputed by replacing its ``forward`` on the instance: no module is wrapped, so names, hooks, ties
 and state_dict keys stay as they were. Only the non-reentrant variant is used.
@@ -6,21 +6,30 @@ and state_dict keys stay as they were. Only the non-reentrant variant is used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
 from torch import nn
 
+from runners.compiled_call import CompiledCall
 from runners.inner_regions import InnerCall, InnerReplacement, MakeRegion, inner_regions
 from runners.recompute_region import RecomputedCall, RecomputeObserver, Region
 from runners.segment import Segment, SegmentHead, SegmentMember
 from runners.unit_path import resolve_unit
-from search_spaces.policy import BLOCK, SEGMENT, BlockListPlacement, PolicyError, RecomputePolicy
+from search_spaces.policy import (
+    BLOCK,
+    COMPILE_BLOCKS,
+    COMPILE_MODEL,
+    SEGMENT,
+    BlockListPlacement,
+    PolicyError,
+    RecomputePolicy,
+)
 from search_spaces.unit_span import is_spans
 
-PlacedCall: TypeAlias = RecomputedCall | SegmentHead | SegmentMember | InnerCall
+PlacedCall: TypeAlias = RecomputedCall | SegmentHead | SegmentMember | InnerCall | CompiledCall
 
 _MISSING = object()
 
@@ -31,8 +40,9 @@ class AppliedPolicy:
     def __init__(self) -> None:
         # By module and attribute: what is in force there, and what was before the policy.
         self._replaced: dict[tuple[int, str], tuple[Any, str, Any, object]] = {}
+        self._is_in_force = True
 
-    def replace(self, owner: nn.Module, attribute: str, call: PlacedCall) -> None:
+    def replace(self, owner: nn.Module, attribute: str, call: Callable[..., Any]) -> None:
         """Puts a call in place, perhaps around one that was put there before."""
         key = (id(owner), attribute)
         previous = vars(owner).get(attribute, _MISSING) if key not in self._replaced else self._replaced[key][3]
@@ -45,6 +55,8 @@ class AppliedPolicy:
         Raises:
             RuntimeError: Something else has replaced one of them since; nothing is undone then.
         """
+        if not self._is_in_force:
+            return
         for owner, attribute, replacement, _ in self._replaced.values():
             if vars(owner).get(attribute) is not replacement:
                 raise RuntimeError(
@@ -56,17 +68,36 @@ class AppliedPolicy:
                 delattr(owner, attribute)
             else:
                 setattr(owner, attribute, previous)
-        self._replaced = {}
+        self._is_in_force = False
+
+    def redo(self) -> None:
+        """Puts an undone policy in force again, with the same calls in place: what they compiled is still there.
+
+        Raises:
+            RuntimeError: It is in force, or something else has replaced a forward since it was undone.
+        """
+        for owner, attribute, _, previous in self._replaced.values():
+            if vars(owner).get(attribute, _MISSING) is not previous:
+                raise RuntimeError(
+                    f"{type(owner).__name__}.{attribute} is replaced already; undo that first, then redo the policy"
+                )
+        for owner, attribute, replacement, _ in self._replaced.values():
+            setattr(owner, attribute, replacement)
+        self._is_in_force = True
 
 
 def apply_policy(
     model: nn.Module, policy: RecomputePolicy, *, observer: RecomputeObserver | None = None
 ) -> AppliedPolicy:
-    """Places the policy's recompute regions on the model, in place.
+    """Places the policy's recompute regions on the model, in place, and compiles what the policy says is compiled.
 
-    Call it before ``torch.compile``, DDP and ``fully_shard``; the blocks of one segment must then be sharded as one
-    group, ``fully_shard([block, ...])``, since the first of them runs all. Parameters, buffers, modules, hooks, modes
-    and state_dict keys are untouched; under ``no_grad`` nothing is recomputed.
+    A block that is recomputed whole, and a segment, are regions around compiled blocks: the code of a block is the same
+    whatever its policy. A unit is a region inside its compiled block, which the compiler rebuilds; so is every region
+    of a model that is compiled whole.
+
+    Call it before DDP and ``fully_shard``, and before a ``torch.compile`` of one's own; the blocks of one segment must
+    then be sharded as one group, ``fully_shard([block, ...])``, since the first of them runs all. Parameters, buffers,
+    modules, hooks, modes and state_dict keys are untouched; under ``no_grad`` nothing is recomputed.
 
     Args:
         observer: Told when a region rebuilds its activations; used for measuring.
@@ -78,13 +109,17 @@ def apply_policy(
     _refuse_second_policy(model)
     regions: dict[tuple[int, str], _Replacement] = {}
     for placement in policy.placement:
-        for replacement in _replacements(model, placement, policy.preserve_rng_state, observer):
+        for replacement in _replacements(model, placement, policy, observer):
             _add_once(regions, replacement)
+    if policy.compile == COMPILE_MODEL:
+        _add_once(regions, _Replacement(model, "forward", CompiledCall(model.forward), type(model).__name__))
     make_region = partial(Region, preserve_rng_state=policy.preserve_rng_state, observer=observer)
     inner = [each for placement in policy.placement for each in _inner_replacements(model, placement, make_region)]
     applied = AppliedPolicy()
     for item in regions.values():
-        applied.replace(item.owner, item.attribute, item.call)
+        # The compiler guards on a replaced forward itself, and compiles a block anew for each. Of a bound method it
+        # guards on the function alone, which all blocks share.
+        applied.replace(item.owner, item.attribute, item.call.__call__ if item.is_within_compiled else item.call)
     # Around the others: these look at what is in force when they come.
     for around in sorted(inner, key=lambda each: each.order):
         applied.replace(around.module, "forward", around.wrap(around.module.forward))
@@ -93,48 +128,61 @@ def apply_policy(
 
 @dataclass(frozen=True)
 class _Replacement:
-    """One callable attribute of a module and what takes its place."""
+    """One callable attribute of a module and what takes its place.
+
+    Attributes:
+        is_within_compiled: The call is compiled with the block that it is a part of.
+    """
 
     owner: nn.Module
     attribute: str
-    call: RecomputedCall | SegmentHead | SegmentMember
+    call: CompiledCall | RecomputedCall | SegmentHead | SegmentMember
     name: str
+    is_within_compiled: bool = False
 
 
 def _refuse_second_policy(model: nn.Module) -> None:
     """Also where the two would meet at no module: recompute inside recompute is never what two policies mean."""
     for name, module in model.named_modules():
-        if any(isinstance(value, PlacedCall) for value in vars(module).values()):
-            raise PolicyError(f"{name} is already recomputed by a policy applied before; undo that one first")
+        if any(isinstance(getattr(value, "__self__", value), PlacedCall) for value in vars(module).values()):
+            where = name or type(model).__name__
+            raise PolicyError(f"{where} is already recomputed or compiled by a policy; undo that one first")
 
 
 def _add_once(regions: dict[tuple[int, str], _Replacement], item: _Replacement) -> None:
     key = (id(item.owner), item.attribute)
     known = regions.get(key)
-    if known is not None and not (isinstance(known.call, RecomputedCall) and isinstance(item.call, RecomputedCall)):
+    if known is not None and any(isinstance(each.call, SegmentHead | SegmentMember) for each in (known, item)):
         raise PolicyError(f"{known.name} and {item.name} are one module; a segment cannot hold it twice")
     regions.setdefault(key, item)
 
 
 def _replacements(
-    model: nn.Module, placement: BlockListPlacement, preserve_rng_state: bool, observer: RecomputeObserver | None
+    model: nn.Module, placement: BlockListPlacement, policy: RecomputePolicy, observer: RecomputeObserver | None
 ) -> Iterator[_Replacement]:
     blocks = _block_list(model, placement)
     _refuse_divided_aliases(placement, blocks)
     units = placement.unit_paths
+    make_region = partial(Region, preserve_rng_state=policy.preserve_rng_state, observer=observer)
+    is_compiled = policy.compile == COMPILE_BLOCKS
+    forwards = [CompiledCall(block.forward) if is_compiled else block.forward for block in blocks]
     for region in placement.regions:
         if region.action == SEGMENT:
             for first, last in region.segments():
                 names = [f"{placement.blocks}.{index}" for index in range(first, last + 1)]
-                yield from _segment(blocks[first : last + 1], names, preserve_rng_state, observer)
+                yield from _segment(blocks[first : last + 1], forwards[first : last + 1], names, make_region)
             continue
         for index in range(region.first, region.last + 1):
             block, name = blocks[index], f"{placement.blocks}.{index}"
             if region.action == BLOCK or region.keep:
-                yield _recomputed(block, "", name, preserve_rng_state, observer, region.keep)
+                call = RecomputedCall(forwards[index], make_region(name, keep=region.keep))
+                yield _Replacement(block, "forward", call, name)
             for unit in region.unit_names():
                 if not is_spans(units[unit]):
-                    yield _recomputed(block, units[unit], name, preserve_rng_state, observer)
+                    yield _unit(block, units[unit], name, make_region, is_within_compiled=is_compiled)
+    for block, forward, action in zip(blocks, forwards, placement.actions(), strict=True):
+        if isinstance(forward, CompiledCall) and action not in (BLOCK, SEGMENT):
+            yield _Replacement(block, "forward", forward, placement.blocks)
 
 
 def _inner_replacements(
@@ -182,31 +230,25 @@ def _refuse_divided_aliases(placement: BlockListPlacement, blocks: Sequence[nn.M
             )
 
 
-def _recomputed(
-    block: nn.Module,
-    path: str,
-    block_name: str,
-    preserve_rng_state: bool,
-    observer: RecomputeObserver | None,
-    keep: Sequence[str] = (),
+def _unit(
+    block: nn.Module, path: str, block_name: str, make_region: MakeRegion, *, is_within_compiled: bool
 ) -> _Replacement:
-    name = f"{block_name}.{path}" if path else block_name
+    name = f"{block_name}.{path}"
     try:
-        owner, attribute = resolve_unit(block, path) if path else (block, "forward")
+        owner, attribute = resolve_unit(block, path)
     except AttributeError as error:
         raise PolicyError(f"placement names unit {name!r}, which the model does not have") from error
-    region = Region(name, preserve_rng_state=preserve_rng_state, observer=observer, keep=keep)
-    return _Replacement(owner, attribute, RecomputedCall(getattr(owner, attribute), region), name)
+    call = RecomputedCall(getattr(owner, attribute), make_region(name))
+    return _Replacement(owner, attribute, call, name, is_within_compiled)
 
 
 def _segment(
-    blocks: Sequence[nn.Module], names: list[str], preserve_rng_state: bool, observer: RecomputeObserver | None
+    blocks: Sequence[nn.Module], forwards: list[Callable[..., Any]], names: list[str], make_region: MakeRegion
 ) -> Iterator[_Replacement]:
     if len(blocks) == 1:
-        yield _recomputed(blocks[0], "", names[0], preserve_rng_state, observer)
+        yield _Replacement(blocks[0], "forward", RecomputedCall(forwards[0], make_region(names[0])), names[0])
         return
-    region = Region(f"{names[0]} to {names[-1]}", preserve_rng_state=preserve_rng_state, observer=observer)
-    segment = Segment([block.forward for block in blocks], names, region)
+    segment = Segment(forwards, names, make_region(f"{names[0]} to {names[-1]}"))
     yield _Replacement(blocks[0], "forward", SegmentHead(segment.originals[0], segment), names[0])
     for position in range(1, len(blocks)):
         member = SegmentMember(segment.originals[position], segment, position)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from runners.compiler import compiling_afresh
 from runners.measure.length_mix import run_in_turn
 from runners.measure.speed_comparison import compare_speeds
 from runners.measure.spread import Center
@@ -26,8 +27,16 @@ def run_playoff(spec: PlayoffSpec, session: WorkerSession) -> PlayoffResult:
 
     Each round begins with another policy, so that none always runs in the wake of the same neighbour.
     """
+    if spec.workload.compile is None:
+        return _run(spec, session)
+    with compiling_afresh():
+        return _run(spec, session)
+
+
+def _run(spec: PlayoffSpec, session: WorkerSession) -> PlayoffResult:
     start = time.monotonic()
-    steps = [session.steps(policy) for policy in spec.policies]
+    policies = [spec.workload.as_run(policy) for policy in spec.policies]
+    steps = [session.steps(policy) for policy in policies]
     num_lengths = len(session.spec.sequence_lengths) or 1
     rig = Rig(session.workload, spec.workload, session.device)
     rounds: list[list[TimedRun]] = []
@@ -35,7 +44,7 @@ def run_playoff(spec: PlayoffSpec, session: WorkerSession) -> PlayoffResult:
         timed: dict[int, TimedRun] = {}
         for offset in range(len(spec.policies)):
             index = (number + offset) % len(spec.policies)
-            rig.place(spec.policies[index])
+            rig.place(policies[index])
             cycle = steps[index]
             timed[index] = time_once(lambda: run_in_turn(rig.step, cycle), session.device)  # noqa: B023  # called at once
         if number >= _WARMUP_ROUNDS:

@@ -42,6 +42,8 @@ class Rig:
         )
         self._policy: RecomputePolicy | None = None
         self._applied: AppliedPolicy | None = None
+        #: Policies that are compiled, taken off: put in force again they need not be compiled again.
+        self._compiled: dict[RecomputePolicy, AppliedPolicy] = {}
         self.place(policy)
 
     def place(self, policy: RecomputePolicy | None) -> None:
@@ -49,7 +51,17 @@ class Rig:
         if self._applied is not None:
             self._applied.undo()
         self._policy = policy
-        self._applied = None if policy is None else apply_policy(self.model, policy, observer=self.phases)
+        self._applied = None
+        if policy is None:
+            return
+        known = self._compiled.get(policy)
+        if known is None:
+            self._applied = apply_policy(self.model, policy, observer=self.phases)
+        else:
+            known.redo()
+            self._applied = known
+        if policy.compile is not None:
+            self._compiled[policy] = self._applied
 
     @contextmanager
     def placed(self, policy: RecomputePolicy | None) -> Iterator[None]:

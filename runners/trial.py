@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -58,6 +59,8 @@ class WorkloadSpec(Record):
         sequence_length: Tokens per sample; None where the model has no such length. Of several lengths the longest:
             it decides whether a policy fits.
         shorter_sequence_lengths: The others, ascending; steps take turns at all lengths.
+        compile: What `torch.compile` is applied to in trials and playoffs, as in a policy; None runs the model as it
+            is. Dry runs, diagnoses and timelines are of the model as it is either way.
         device: ``auto``, ``cpu``, ``cuda`` or ``npu``.
     """
 
@@ -65,6 +68,7 @@ class WorkloadSpec(Record):
     model_args: dict[str, Any] = {}
     dtype: str = "float32"
     autocast: str | None = None
+    compile: str | None = None
     batch_factory: str | None = None
     sequence_length: int | None = None
     shorter_sequence_lengths: tuple[int, ...] = ()
@@ -78,6 +82,10 @@ class WorkloadSpec(Record):
     def sequence_lengths(self) -> tuple[int, ...]:
         """All lengths, ascending; empty where the model has none."""
         return self.shorter_sequence_lengths + (() if self.sequence_length is None else (self.sequence_length,))
+
+    def as_run(self, policy: RecomputePolicy) -> RecomputePolicy:
+        """The policy as trials and playoffs run it: compiled as the workload is."""
+        return replace(policy, compile=self.compile)
 
 
 class InspectionSpec(Record):
@@ -263,7 +271,14 @@ class TrialResult(Record):
         relative_speed_spread: Standard error of ``relative_speed``.
         reference_step_time_s: What the reference would take for the same global batch, measured beside this trial.
         reference_drift_ratio: What it took in the later half of the trial over what it took in the earlier half.
-        recomputed_flops_ratio: FLOPs that recompute adds over the FLOPs of the same step without it.
+        forward_time_s: Of a step, as the three times after it.
+        recompute_time_s: None where the compiler rebuilds activations within its own code.
+        recomputed_flops_ratio: FLOPs that recompute adds over the FLOPs of the same step without it; None where the
+            model is compiled.
+        compile_time_s: Compiling in this trial, the plain model's code for the proof included; in no other time. None
+            where nothing is compiled. Short where the process or the compiler's cache on disk held the code already.
+        num_recompiles: Times that code was compiled again for other shapes or another placement, as `torch.compile`
+            counts them.
         peak_memory_bytes: What the cap is tested against: reserved on accelerators, allocated on CPU.
         prediction: What had been predicted of it; added by whoever asked for the trial.
         detail: The long form of ``reason`` (traceback, tensor lists) for the log file.
@@ -288,6 +303,8 @@ class TrialResult(Record):
     recompute_time_s: float | None = None
     optimizer_time_s: float | None = None
     recomputed_flops_ratio: float | None = None
+    compile_time_s: float | None = None
+    num_recompiles: int | None = None
     peak_memory_bytes: int | None = None
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None

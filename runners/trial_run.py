@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from runners.compiler import compiling_afresh
 from runners.devices.base import PeakMemory
 from runners.measure.flops import count_step_flops
 from runners.measure.length_mix import mean_over_lengths, run_in_turn
@@ -16,7 +17,7 @@ from runners.proof.randomness import seed_everything
 from runners.rig import Rig, RigStep
 from runners.trial import TrialResult, TrialSpec, TrialStatus, Verdict, Verification
 from runners.worker_session import WorkerSession
-from search_spaces.policy import RecomputePolicy
+from search_spaces.policy import COMPILE_MODEL, RecomputePolicy
 
 #: Steps that measuring memory takes; they warm up the step that is timed afterwards.
 _MEMORY_STEPS = 2
@@ -36,17 +37,33 @@ class TrialRun:
     def __init__(self, spec: TrialSpec, session: WorkerSession, start: float) -> None:
         self.rig: Rig | None = None
         self._spec = spec
+        self._policy = spec.workload.as_run(spec.policy)
         self._session = session
         self._start = start
 
     def run(self) -> TrialResult:
+        if self._policy.compile is None:
+            self._prepare_proof()
+            return self._run()
+        with compiling_afresh() as of_plain_model:
+            self._prepare_proof()
+        with compiling_afresh() as of_policy:
+            result = self._run()
+        time_s = of_plain_model.time_s + of_policy.time_s
+        return result.model_copy(update={"compile_time_s": time_s, "num_recompiles": of_policy.num_recompiles})
+
+    def _prepare_proof(self) -> None:
+        if self._spec.measurement.verify:
+            self._session.prover.prepare(self._policy)
+
+    def _run(self) -> TrialResult:
         spec, session = self._spec, self._session
-        if spec.measurement.verify:
-            session.prover.prepare(spec.policy)
         live_bytes = session.settle()
         micro_batches = session.batches(spec.policy)
-        self.rig = rig = Rig(session.workload, spec.workload, session.device, spec.policy)
+        self.rig = rig = Rig(session.workload, spec.workload, session.device, self._policy)
         verification = self._verify(rig)
+        if self._policy.compile is not None:
+            rig.step.run(micro_batches)  # What compiling takes is no part of the step's memory.
         peak = session.device.measure_peak(RigStep(rig, micro_batches), live_bytes_before_trial=live_bytes)
         # Made only now: the peak is that of the longest sequences alone.
         steps = [micro_batches, *session.shorter_steps(spec.policy)]
@@ -57,13 +74,16 @@ class TrialRun:
     def _verify(self, rig: Rig) -> Verification:
         if not self._spec.measurement.verify:
             return Verification(verdict=Verdict.UNVERIFIED, reason="measurement.verify is false")
-        return self._session.prover.verify(self._spec.policy, rig)
+        return self._session.prover.verify(self._policy, rig)
 
     def _recomputed_flops_ratio(self, rig: Rig, micro_batches: Sequence[Mapping[str, Any]]) -> float | None:
         """FLOPs that recompute adds, over those of the plain step; None where the model has none that are counted.
 
-        Both are counted in one step under the policy: the plain model may not fit at this micro-batch.
+        Both are counted in one step under the policy: the plain model may not fit at this micro-batch. In compiled code
+        no operator is seen.
         """
+        if self._policy.compile is not None:
+            return None
         seed_everything(self._spec.workload.seed)
         flops = count_step_flops(lambda: rig.step.accumulate(micro_batches), rig.phases)
         rig.step.drop_gradients()
@@ -114,6 +134,13 @@ class TrialRun:
 
         return time_reference
 
+    def _rebuilds_unseen(self) -> bool:
+        """Whether compiled code rebuilds something within itself; regions around compiled blocks are seen."""
+        if self._policy.compile == COMPILE_MODEL:
+            return self._policy.recomputes
+        regions = [region for of_list in self._policy.placement for region in of_list.regions]
+        return self._policy.compile is not None and any(region.unit_names() for region in regions)
+
     def _can_win(self, peak: PeakMemory, verification: Verification) -> bool:
         cap = self._spec.memory_cap_bytes
         return verification.verdict is not Verdict.MISMATCH and (cap is None or peak.capped_bytes <= cap)
@@ -147,7 +174,7 @@ class TrialRun:
             reference_drift_ratio=times.reference_drift(),
             forward_time_s=times.phases.forward_s,
             backward_time_s=times.phases.backward_s,
-            recompute_time_s=times.phases.recompute_s,
+            recompute_time_s=None if self._rebuilds_unseen() else times.phases.recompute_s,
             optimizer_time_s=times.phases.optimizer_s,
             recomputed_flops_ratio=flops_ratio,
             peak_memory_bytes=peak.capped_bytes,

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from runners.base import WorkloadError
+from runners.compiler import why_no_compiler
 from runners.devices.base import Device
 from runners.devices.registry import open_device
 from runners.diagnosis.diagnose import diagnose
@@ -77,6 +78,8 @@ class TrialWorker:
         if spec.on_fake_tensors:
             return self._inspect_without_data(spec)
         device = open_device(spec.workload.device)
+        if spec.workload.compile is not None:
+            _refuse_without_compiler(spec.workload.compile, device)
         workload = load_workload(spec.workload)
         rig = Rig(workload, spec.workload, device)
         seed_everything(spec.workload.seed)
@@ -180,6 +183,15 @@ class TrialWorker:
         if self._session is None or self._session.spec != workload:
             self._session = WorkerSession(workload, global_batch_size=batch.global_batch_size)
         return self._session
+
+
+def _refuse_without_compiler(compiled: str, device: Device) -> None:
+    reason = why_no_compiler(device.kind)
+    if reason is not None:
+        raise WorkloadError(
+            f"model.compile is {compiled}, but {reason}; one is needed wherever trials run: install one, for example "
+            "g++, or remove model.compile"
+        )
 
 
 def _inspect(model: nn.Module, run_step: Callable[[], object], spec: InspectionSpec) -> InspectedModel:

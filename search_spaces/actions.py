@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from search_spaces.kept_operators import normal_keep
+from search_spaces.unit_span import is_spans
 
 NONE = "none"
 BLOCK = "block"
@@ -59,3 +60,11 @@ def normal_action(action: str) -> str:
     if kept_by(action) and not asks_for_keep_sets(action):
         return selective_action(kept_by(action))
     return UNIT_JOINER.join(sorted(set(units_of(action)))) or action
+
+
+def why_not_compiled(action: str, unit_paths: Mapping[str, str]) -> str | None:
+    """Why blocks under this action cannot be compiled, as half a sentence; None where they can."""
+    if action_kind(action) == SELECTIVE:
+        return "the outputs of single operators cannot be kept in compiled code"
+    inner = next((unit for unit in units_of(action) if is_spans(unit_paths.get(unit, ""))), None)
+    return None if inner is None else f"unit {inner} begins or ends inside a module, which compiled code does not show"

@@ -18,6 +18,7 @@ from search_spaces.actions import (
     normal_action,
     selective_action,
     units_of,
+    why_not_compiled,
 )
 from search_spaces.model_shape import BlockList, ModelShape
 from search_spaces.policy import (
@@ -152,6 +153,7 @@ class SearchChoices:
         preserve_rng_state: ``search`` tries both.
         allowed: The only placements that may be tried, canonical, those that recompute least first, the plain one among
             them; None where actions combine freely.
+        is_compiled: Trials run compiled code, within which not every region can be placed.
     """
 
     shape: ModelShape
@@ -162,6 +164,7 @@ class SearchChoices:
     preserve_rng_state: RngChoice = True
     data_parallel_degree: int = 1
     allowed: tuple[Placements, ...] | None = None
+    is_compiled: bool = False
 
     def __post_init__(self) -> None:
         if not self.micro_batch_sizes:
@@ -197,12 +200,16 @@ class SearchChoices:
 
     def _for_list(self, blocks: BlockList) -> BlockListChoices:
         actions = dict.fromkeys((NONE, *(each for action in self.actions for each in meant_by(action, blocks))))
-        possible = tuple(action for action in actions if why_impossible(action, blocks) is None)
+        possible = tuple(action for action in actions if self._why_impossible(action, blocks) is None)
         wanted = auto_segment_sizes(blocks.num_blocks) if self.segment_sizes is None else self.segment_sizes
         sizes = tuple(sorted({min(size, blocks.num_blocks) for size in wanted})) if SEGMENT in possible else ()
         if not sizes:
             possible = tuple(action for action in possible if action != SEGMENT)
         return BlockListChoices(blocks, possible, sizes, _modules(blocks))
+
+    def _why_impossible(self, action: str, blocks: BlockList) -> str | None:
+        reason = why_impossible(action, blocks)
+        return why_not_compiled(action, dict(blocks.units)) if reason is None and self.is_compiled else reason
 
     def notes(self) -> tuple[str, ...]:
         """What the user asked for and a list cannot do, one sentence each."""
@@ -211,7 +218,7 @@ class SearchChoices:
     def _notes_on(self, blocks: BlockList) -> Iterator[str]:
         without_unit = []
         for action in dict.fromkeys(map(_normal_action, self.actions)):
-            reason = why_impossible(action, blocks)
+            reason = self._why_impossible(action, blocks)
             if reason is None and asks_for_keep_sets(action) and not meant_by(action, blocks):
                 reason = _why_no_keep_set(action)
             if reason is not None and _missing_units(action, blocks):

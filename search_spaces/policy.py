@@ -17,7 +17,7 @@ from search_spaces.actions import SELECTIVE as SELECTIVE
 from search_spaces.actions import UNIT_JOINER as UNIT_JOINER
 from search_spaces.actions import WHOLE_BLOCK_ACTIONS as WHOLE_BLOCK_ACTIONS
 from search_spaces.actions import action_kind as action_kind
-from search_spaces.actions import kept_by, selective_action
+from search_spaces.actions import kept_by, selective_action, why_not_compiled
 from search_spaces.actions import normal_action as normal_action
 from search_spaces.actions import units_of as units_of
 from search_spaces.kept_operators import KeptOperator, normal_keep
@@ -25,6 +25,8 @@ from search_spaces.kept_operators import KeptOperator, normal_keep
 SCHEMA_VERSION = 1
 #: Of all lists of a policy together, several times what any model has: a file of one line must not take for ever.
 MAX_BLOCKS = 10_000
+#: What `torch.compile` may be applied to: every block by itself, or the whole model.
+COMPILE_BLOCKS, COMPILE_MODEL = COMPILE_MODES = ("blocks", "model")
 
 
 class PolicyError(ValueError):
@@ -210,17 +212,32 @@ def _is_shorter_neighbour(cell: Region, before: Region) -> bool:
     return cell.action in (BLOCK, SEGMENT) and cell.num_blocks < before.num_blocks and cell.first == before.last + 1
 
 
+def _refuse_uncompilable(placement: BlockListPlacement) -> None:
+    for region in placement.regions:
+        reason = why_not_compiled(region.action, placement.unit_paths)
+        if reason is not None:
+            raise PolicyError(
+                f"placement of {placement.blocks}: region {region.first}-{region.last} has action "
+                f"{action_kind(region.action)} in a compiled policy, but {reason}; leave compile out or name another "
+                "action"
+            )
+
+
 @dataclass(frozen=True)
 class RecomputePolicy:
     """Micro-batch and placement together: what a trial measures and what is exported.
 
-    ``measured`` is what a study wrote beside the policy; it is carried along and takes no part in equality.
+    Attributes:
+        compile: What `torch.compile` is applied to: ``blocks`` is each block of the lists that the placement names,
+            ``model`` the whole model; None runs the model as it is.
+        measured: What a study wrote beside the policy; it is carried along and takes no part in equality.
     """
 
     batch: BatchShape
     placement: tuple[BlockListPlacement, ...] = ()
     preserve_rng_state: bool = True
     measured: Mapping[str, Any] | None = field(default=None, compare=False, hash=False)
+    compile: str | None = None
 
     def __post_init__(self) -> None:
         paths = [placement.blocks for placement in self.placement]
@@ -230,19 +247,28 @@ class RecomputePolicy:
         num_blocks = sum(placement.num_blocks for placement in self.placement)
         if num_blocks > MAX_BLOCKS:
             raise PolicyError(f"placement has {num_blocks} blocks in all its lists; at most {MAX_BLOCKS} are allowed")
+        if self.compile is not None and self.compile not in COMPILE_MODES:
+            raise PolicyError(f"compile is {self.compile!r}; {' or '.join(COMPILE_MODES)} is allowed, or leave it out")
+        if self.compile == COMPILE_BLOCKS and not self.placement:
+            raise PolicyError("compile is blocks, but placement names no list of blocks; name each that is compiled")
+        for placement in self.placement if self.compile is not None else ():
+            _refuse_uncompilable(placement)
 
     def canonical(self) -> RecomputePolicy:
         """The policy in its one normal form, lists in order of path, without what was measured."""
         placement = tuple(sorted((p.canonical() for p in self.placement), key=lambda p: p.blocks))
         recomputes = any(p.regions for p in placement)
         # Where nothing is recomputed there is no RNG state to preserve: both settings are the same policy.
-        return RecomputePolicy(self.batch, placement, self.preserve_rng_state if recomputes else True)
+        return RecomputePolicy(
+            self.batch, placement, self.preserve_rng_state if recomputes else True, compile=self.compile
+        )
 
     @property
     def key(self) -> str:
         """Twelve hex digits that are equal exactly for policies that train the same way."""
         data = policy_to_dict(self.canonical())
-        data["placement"] = [_trained(entry) for entry in data["placement"] if entry["regions"]]
+        compiles_blocks = self.compile == COMPILE_BLOCKS
+        data["placement"] = [_trained(entry) for entry in data["placement"] if entry["regions"] or compiles_blocks]
         text = json.dumps(data, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -258,8 +284,9 @@ class RecomputePolicy:
             if text:
                 parts.append(f"{placement.blocks}: {text}" if len(self.placement) > 1 else text)
         rng = "" if self.preserve_rng_state or not self.recomputes else " rng off"
+        compiled = "" if self.compile is None else f" compiled {self.compile}"
         where = "; ".join(parts) or NONE
-        return f"{where}{rng} @{self.batch.micro_batch_size}x{self.batch.gradient_accumulation_steps}"
+        return f"{where}{rng}{compiled} @{self.batch.micro_batch_size}x{self.batch.gradient_accumulation_steps}"
 
 
 def _trained(entry: dict[str, Any]) -> dict[str, Any]:
@@ -302,6 +329,8 @@ def policy_to_dict(policy: RecomputePolicy) -> dict[str, Any]:
             for placement in policy.placement
         ],
     }
+    if policy.compile is not None:
+        data["compile"] = policy.compile
     if policy.measured is not None:
         data["measured"] = dict(policy.measured)
     return data
@@ -323,7 +352,10 @@ def policy_from_dict(data: object) -> RecomputePolicy:
         PolicyError: Anything that is not exactly a policy of this schema version.
     """
     root = _mapping(
-        data, "policy", required=("schema_version", "batch", "placement"), optional=("preserve_rng_state", "measured")
+        data,
+        "policy",
+        required=("schema_version", "batch", "placement"),
+        optional=("preserve_rng_state", "compile", "measured"),
     )
     if root["schema_version"] != SCHEMA_VERSION or isinstance(root["schema_version"], bool):
         raise PolicyError(f"schema_version is {root['schema_version']!r}; this release reads version {SCHEMA_VERSION}")
@@ -335,6 +367,9 @@ def policy_from_dict(data: object) -> RecomputePolicy:
     preserve = root.get("preserve_rng_state", True)
     if not isinstance(preserve, bool):
         raise PolicyError(f"preserve_rng_state is {preserve!r}; true or false is allowed")
+    compiled = root.get("compile")
+    if compiled is not None and not isinstance(compiled, str):
+        raise PolicyError(f"compile is {compiled!r}; {' or '.join(COMPILE_MODES)} is allowed, or leave it out")
     measured = root.get("measured")
     if measured is not None and not isinstance(measured, dict):
         raise PolicyError(f"measured is {_kind(measured)}; a mapping is allowed")
@@ -342,7 +377,7 @@ def policy_from_dict(data: object) -> RecomputePolicy:
         _placement_from_dict(item, f"placement[{index}]")
         for index, item in enumerate(_sequence(root["placement"], "placement"))
     )
-    return RecomputePolicy(BatchShape(**batch), placement, preserve, measured)
+    return RecomputePolicy(BatchShape(**batch), placement, preserve, measured, compiled)
 
 
 def _placement_from_dict(data: object, where: str) -> BlockListPlacement:

@@ -13,7 +13,7 @@ from runners.step_timeline.records import StepTimelineSpec
 from runners.trial import DryRunSpec, InspectionSpec, MeasurementSpec, ModelInspection, TrialSpec, WorkloadSpec
 from search_spaces.actions import asks_for_keep_sets
 from search_spaces.choices import SearchChoices, every_micro_batch_size
-from search_spaces.policy import RecomputePolicy
+from search_spaces.policy import COMPILE_BLOCKS, RecomputePolicy
 from tuner.config import SearchConfig
 from tuner.config_names import inner_units_in
 from tuner.export.registry import EXPORTERS
@@ -38,6 +38,7 @@ def workload_spec(config: SearchConfig) -> WorkloadSpec:
         model_args=dict(config.model.args),
         dtype=config.model.dtype,
         autocast=config.model.autocast,
+        compile=config.model.compile,
         batch_factory=config.batch.factory,
         sequence_length=longest,
         shorter_sequence_lengths=tuple(shorter),
@@ -111,6 +112,16 @@ def micro_batch_sizes(config: SearchConfig) -> tuple[int, ...]:
 
 
 def search_choices(config: SearchConfig, inspection: ModelInspection) -> SearchChoices:
+    """What the search may choose between.
+
+    Raises:
+        GoalError: Blocks are to be compiled, and the model has none.
+    """
+    if config.model.compile == COMPILE_BLOCKS and not inspection.shape.block_lists:
+        raise GoalError(
+            "model.compile is blocks, but no list of blocks was found in the model; name it with placement.blocks, "
+            "or write model.compile: model"
+        )
     sizes = config.placement.segment_sizes
     choices = SearchChoices(
         shape=inspection.shape,
@@ -120,6 +131,7 @@ def search_choices(config: SearchConfig, inspection: ModelInspection) -> SearchC
         segment_sizes=None if sizes == "auto" else tuple(sizes),
         preserve_rng_state=config.placement.preserve_rng_state,
         data_parallel_degree=config.runner.data_parallel_degree,
+        is_compiled=config.model.compile is not None,
     )
     target = config.placement.target
     return choices if target is None else choices_within(choices, EXPORTERS[target])

@@ -24,7 +24,6 @@ from tuner.config_values import (
     MemoryCap,
     ModelFactory,
     ModulePath,
-    NothingYet,
     OneRank,
     Options,
     PositiveInt,
@@ -96,7 +95,11 @@ class ModelSection(_Section):
         default=None,
         description="Type that operators compute in under autocast; null computes in the parameters' type.",
     )
-    compile: NothingYet = Field(default=None, description="Whether trials are compiled; null measures plain execution.")
+    compile: Literal["blocks", "model"] | None = Field(
+        default=None,
+        description="What torch.compile is applied to in trials, and by the exported policy in training: each block by "
+        "itself, or the whole model; null measures the model as it is.",
+    )
 
 
 class BatchSection(_Section):

@@ -30,11 +30,11 @@ def not_supported_yet(*values: object) -> BeforeValidator:
     """Refuses values that are meant for a later release, apart from values that are wrong.
 
     Args:
-        values: The values; none at all stands for everything but null.
+        values: The values.
     """
 
     def check(value: object) -> object:
-        if (values and value in values) or (not values and value is not None):
+        if value in values:
             raise PydanticCustomError(NOT_SUPPORTED_YET, "not supported yet")
         return value
 
@@ -152,7 +152,6 @@ StudyStore = Annotated[
 TrackingStore = Annotated[
     str, AfterValidator(check_tracking_store), Field(examples=["sqlite:///mlflow.db", "http://127.0.0.1:5000"])
 ]
-NothingYet = Annotated[None, not_supported_yet()]
 SequenceLengths = Annotated[
     Annotated[PositiveInt | None, WORD] | Annotated[tuple[PositiveInt, ...], AS_TUPLE, LIST],
     BY_SHAPE,

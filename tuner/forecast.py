@@ -22,19 +22,28 @@ _ENCODING = "two_action"
 #: Policies that are listed, coarse ones first, where peaks come from the timeline and where each takes a dry run.
 _MOST_COMPUTED, _MOST_DRY_RUN = 3_000, 150
 
+#: How far the ratios of compiled peaks to those of the model as it is lie apart, before any was measured.
+COMPILED_ERROR = 0.03
+
 #: Peaks of policies from a dry run of each; empty where that fails.
 DryRunPeaks = Callable[[Sequence[RecomputePolicy]], Sequence[int]]
 
 
 class Forecast:
-    """Predictions for the policies of one search."""
+    """Predictions for the policies of one search.
 
-    def __init__(self, proposer: PolicyProposer) -> None:
+    Args:
+        is_compiled: Trials run compiled code, which keeps and rebuilds other tensors than the model as it is: peaks
+            steer the search, corrected by what was measured, but none is stated.
+    """
+
+    def __init__(self, proposer: PolicyProposer, *, is_compiled: bool = False) -> None:
         self.proposer = proposer
+        self._is_compiled = is_compiled
 
     def predict(self, policy: RecomputePolicy, tried: Sequence[Tried]) -> Prediction:
         """What is known of a policy, given the trials so far."""
-        peak = self.proposer.peak_bytes(policy)
+        peak = None if self._is_compiled else self.proposer.peak_bytes(policy)
         if all(trial.time is None for trial in tried):
             return Prediction(peak_memory_bytes=peak)
         model = self.proposer.time_model(tried)
@@ -57,7 +66,12 @@ def describe_dry_run(dry_run: DryRunResult) -> str:
 
 
 def make_forecast(
-    choices: SearchChoices, dry_run: DryRunResult, *, cap_bytes: int, dry_run_peaks: DryRunPeaks
+    choices: SearchChoices,
+    dry_run: DryRunResult,
+    *,
+    cap_bytes: int,
+    dry_run_peaks: DryRunPeaks,
+    is_compiled: bool = False,
 ) -> Forecast | None:
     """Predictions from the best that the dry run allows; None where the model has no dry run.
 
@@ -75,12 +89,15 @@ def make_forecast(
         if not peaks:
             return None
         listed = ListedCandidates(list(peaks), np.array(list(peaks.values()), dtype=np.float64), features)
-        return Forecast(PolicyProposer(listed, features, price_means, cap_bytes, 0.0, peaks.get))
+        error = COMPILED_ERROR if is_compiled else 0.0
+        proposer = PolicyProposer(listed, features, price_means, cap_bytes, error, peaks.get)
+        return Forecast(proposer, is_compiled=is_compiled)
     timeline = MemoryTimeline(profile)
     price_means = flops_prices(choices, features, timeline)
     source = _candidates(choices, features, timeline)
-    error = profile.max_relative_error
-    return Forecast(PolicyProposer(source, features, price_means, cap_bytes, error, timeline.peak_bytes))
+    error = profile.max_relative_error + (COMPILED_ERROR if is_compiled else 0.0)
+    proposer = PolicyProposer(source, features, price_means, cap_bytes, error, timeline.peak_bytes)
+    return Forecast(proposer, is_compiled=is_compiled)
 
 
 def _candidates(choices: SearchChoices, features: PlacementFeatures, timeline: MemoryTimeline) -> CandidateSource:

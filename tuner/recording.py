@@ -43,6 +43,8 @@ _METRICS = (
     names.RECOMPUTE_TIME_S,
     names.OPTIMIZER_TIME_S,
     names.RECOMPUTED_FLOPS_RATIO,
+    names.COMPILE_TIME_S,
+    names.NUM_RECOMPILES,
     names.PEAK_MEMORY_BYTES,
     names.PEAK_ALLOCATED_BYTES,
     names.PEAK_RESERVED_BYTES,

@@ -169,8 +169,21 @@ class _Session:
         """What can be predicted of this model's policies; None where it has no dry run."""
         logger.info("dry run: steps on tensors without data, to predict peaks; this may take minutes for large models")
         answer = self._runner.dry_run(assemble.dry_run_spec(self._config, self._choices))
-        forecast = make_forecast(self._choices, answer, cap_bytes=cap_bytes, dry_run_peaks=self._dry_run_peaks)
+        compiled = self._config.model.compile
+        forecast = make_forecast(
+            self._choices,
+            answer,
+            cap_bytes=cap_bytes,
+            dry_run_peaks=self._dry_run_peaks,
+            is_compiled=compiled is not None,
+        )
         logger.info("%s", describe_dry_run(answer))
+        if compiled is not None:
+            logger.info(
+                "model.compile is %s: compiled code has other peaks than the dry run's, so none is stated; they guide "
+                "the search as far as measured peaks bear them out",
+                compiled,
+            )
         return forecast
 
     def _dry_run_peaks(self, policies: Sequence[RecomputePolicy]) -> Sequence[int]:

@@ -19,6 +19,8 @@ _WHAT_MAKES_ROOM = (
 )
 #: A machine whose speed moves by less needs no mention.
 _NOTABLE_DRIFT = 0.1
+#: Versions of a function's code that torch keeps by default (torch._dynamo.config.recompile_limit, torch 2.8 to 2.13).
+_COMPILED_VERSIONS = 8
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,7 @@ def _answer(results: StudyResults, summary: StudySummary, winner: TrialRecord) -
     yield from _against_plain(results, summary, winner)
     yield from _against_recompute_all(results, summary, winner)
     yield from _drift(results)
+    yield from _recompiles(winner)
     if summary.ties:
         listed = ", ".join(str(trial.number) for trial in summary.ties[:5])
         more = f" and {len(summary.ties) - 5} more" if len(summary.ties) > 5 else ""
@@ -210,6 +213,17 @@ def _drift(results: StudyResults) -> Iterable[str]:
             f"The machine's speed moved by a factor of {max(times_s) / min(times_s):.2f} between trials, as the "
             "reference steps beside each show; compare trials by their ratios, which take that out, not by raw "
             "throughput."
+        )
+
+
+def _recompiles(winner: TrialRecord) -> Iterable[str]:
+    """What training must allow for, where the compiler has more versions of one function than it keeps by default."""
+    recompiles = winner.num_recompiles or 0
+    if recompiles >= _COMPILED_VERSIONS:
+        yield (
+            f"The winner compiled {recompiles} times again, for other shapes or placements. By default torch.compile "
+            f"keeps {_COMPILED_VERSIONS} versions of a function and runs plain code from then on without a word: raise "
+            "torch._dynamo.config.recompile_limit in training."
         )
 
 

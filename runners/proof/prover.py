@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from runners.devices.base import Device
-from runners.proof.compare import Difference, compare_records, compare_streams, first_not_finite, recompute_tolerance
+from runners.proof.compare import (
+    Difference,
+    compare_records,
+    compare_streams,
+    first_not_finite,
+    recompute_tolerance,
+    split_tolerance,
+)
+from runners.proof.compiled_baseline import CompiledBaseline, compiled_baseline
 from runners.proof.setup import ProofSetup
 from runners.proof.split_proof import SplitProof
 from runners.proof.training_record import TrainingRecord, record_training
@@ -43,15 +51,20 @@ class Prover:
         self._setup = ProofSetup(workload, spec, device)
         self._split_proof = SplitProof(self._setup, global_batch_size=global_batch_size)
         self._baselines: dict[tuple[int, int], _Baseline] = {}
+        self._compiled: dict[tuple[int, int], CompiledBaseline] = {}
 
     def prepare(self, policy: RecomputePolicy) -> None:
         """Runs the plain model as far as `verify` will need it, so that this takes no part in a trial's memory."""
-        self._baseline_for(policy)
+        baseline = self._baseline_for(policy)
+        if policy.compile is not None and baseline.doubt is None:
+            self._compiled_baseline(policy, baseline)
         if policy.batch.gradient_accumulation_steps > 1:
             self._split_proof.finding(policy.batch.micro_batch_size)
 
     def verify(self, policy: RecomputePolicy, rig: Rig) -> Verification:
         """Trains the rig, which must be fresh and under the policy, and compares.
+
+        Compiled policies are compared with the plain model compiled alike, and that one with the model as given.
 
         Raises:
             Exception: Whatever the model raises under the policy; the caller knows what that means for a trial.
@@ -69,12 +82,18 @@ class Prover:
                 recompute_verdict=Verdict.UNVERIFIED,
             )
             return self._with_split(recompute, policy)
+        expected, allowed = baseline.record, recompute_tolerance(baseline.record.dtype, baseline.noise)
+        if policy.compile is not None:
+            compiled = self._compiled_baseline(policy, baseline)
+            if not compiled.is_faithful:
+                return self._with_split(_unfaithful(compiled, reference), policy)
+            expected, allowed = compiled.record, max(allowed, compiled.tolerance)
+            reference += f"; compiled, that one is off by {compiled.noise:.1g} of it"
         self._setup.seed()
         record = record_training(rig.step, baseline.batches, device=self._setup.device, dtype=baseline.record.dtype)
-        difference = compare_records(baseline.record, record)
-        allowed = recompute_tolerance(baseline.record.dtype, baseline.noise)
+        difference = compare_records(expected, record)
         if difference.relative_error <= allowed and baseline.streams_repeat:
-            difference = compare_streams(baseline.record, record) or difference
+            difference = compare_streams(expected, record) or difference
         record.close()
         verdict = Verdict.MATCH if difference.relative_error <= allowed else Verdict.MISMATCH
         noise_note = f"the baseline repeats itself only to {baseline.noise:.1g}" if baseline.noise > 0 else None
@@ -148,6 +167,12 @@ class Prover:
         )
         return self._baselines[key]
 
+    def _compiled_baseline(self, policy: RecomputePolicy, baseline: _Baseline) -> CompiledBaseline:
+        key = (baseline.micro_batch_size, len(baseline.batches[0]))
+        if key not in self._compiled:
+            self._compiled[key] = compiled_baseline(self._setup, policy, baseline.batches, baseline.record)
+        return self._compiled[key]
+
     def _plain_run(self, batches: list[list[dict[str, Any]]]) -> TrainingRecord:
         rig = self._setup.fresh_rig()
         self._setup.seed()
@@ -172,6 +197,25 @@ def _doubt(record: TrainingRecord, difference: Difference) -> str | None:
     if difference.relative_error > _USELESS_NOISE:
         return f"the baseline does not repeat itself under the same seed: {difference.reason}"
     return None
+
+
+def _unfaithful(compiled: CompiledBaseline, reference: str) -> Verification:
+    """The compiler itself changes the training, or draws numbers that plain code cannot be made to draw."""
+    difference = compiled.difference
+    verdict = Verdict.UNVERIFIED if compiled.draws_numbers else Verdict.MISMATCH
+    reason = f"compiled, the plain model trains otherwise than as given: {difference.reason}"
+    if compiled.draws_numbers:
+        reason += "; or its random numbers are drawn in another order, which cannot be told apart"
+    return Verification(
+        verdict=verdict,
+        reason=reason,
+        worst_tensor=difference.worst_tensor,
+        max_relative_error=_finite(difference.relative_error),
+        tolerance=split_tolerance(compiled.record.dtype),
+        num_steps=compiled.record.num_steps,
+        reference=reference,
+        recompute_verdict=verdict,
+    )
 
 
 def _finite(error: float) -> float | None:

@@ -458,7 +458,7 @@ class TestRefusals:
     def test_a_second_policy_is_refused_while_the_first_is_in_force(self, second: str) -> None:
         model = make_model()
         apply_policy(model, make_policy(Region(0, 4, "mlp")))
-        with pytest.raises(PolicyError, match="is already recomputed by a policy applied before; undo that one first"):
+        with pytest.raises(PolicyError, match="is already recomputed or compiled by a policy; undo that one first"):
             apply_policy(model, make_policy(Region(0, 4, second)))
         assert "forward" not in vars(model.blocks[0])
 

@@ -77,7 +77,7 @@ def test_everything_but_three_options_has_a_default() -> None:
         ("model.args", [{}, {"a": [1, {"b": None}], "c": float("inf")}]),
         ("model.dtype", ["float32", "bfloat16", "float16", "float64"]),
         ("model.autocast", [None, "bfloat16", "float16"]),
-        ("model.compile", [None]),
+        ("model.compile", [None, "blocks", "model"]),
         ("batch.global_batch_size", [1, 8, 10_000_000]),
         ("batch.micro_batch_sizes", ["auto", (8,), (1, 2, 4, 8)]),
         ("batch.sequence_length", [None, 1, 4096, (512, 128)]),

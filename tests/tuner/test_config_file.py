@@ -283,8 +283,8 @@ class TestValues:
             (_with(model="{factory: 'timm:x', dtype: fp32}"), "1: model.dtype is 'fp32'; allowed: float32, bfloat16"),
             (_with(model="{factory: 'timm:x', args: [1]}"), r"1: model.args is \[1\]; allowed: a mapping"),
             (
-                _with(model="{factory: 'timm:x', compile: blocks}"),
-                "1: model.compile is 'blocks', which is not supported",
+                _with(model="{factory: 'timm:x', compile: block}"),
+                "1: model.compile is 'block'; allowed: blocks, model",
             ),
             (_with(batch="{global_batch_size: '8'}"), "2: batch.global_batch_size is '8'; .*; remove the quotes"),
             (_with(batch="{global_batch_size: true}"), "2: batch.global_batch_size is true; allowed: a whole number"),

@@ -15,7 +15,7 @@ from runners.base import TrialRunner
 from runners.diagnosis.records import Diagnosis, DiagnosisSpec
 from runners.trial import ModelInspection, TrialResult, TrialStatus
 from search_spaces.choices import SearchChoices
-from search_spaces.policy import RecomputePolicy
+from search_spaces.policy import NONE, RecomputePolicy
 from tuner import assemble
 from tuner.config import SearchConfig
 from tuner.config_file import load_search_file
@@ -68,7 +68,8 @@ def _plain_trial(config: SearchConfig, runner: TrialRunner, choices: SearchChoic
     """The baseline at the largest micro-batch that runs."""
     make_spec = assemble.spec_maker(config, cap_bytes=cap_bytes, reference=None)
     for batch in choices.batches:
-        result = run_single_trial(runner, make_spec(0, RecomputePolicy(batch)))
+        placement = tuple(of_list.place([NONE] * of_list.num_modules) for of_list in choices.block_lists)
+        result = run_single_trial(runner, make_spec(0, RecomputePolicy(batch, placement)))
         if result.status is not TrialStatus.OUT_OF_MEMORY:
             break
     return result

@@ -27,6 +27,7 @@ def verify_command(search_file: Path, policy_file: Path, *, as_json: bool) -> in
     config = config.model_copy(update={"measurement": measurement})
     policy = load_policy(policy_file)
     _refuse_other_batch(config, policy, policy_file)
+    _refuse_other_compilation(config, policy, policy_file)
     runner = assemble.ray_runner(config)
     try:
         inspection = runner.inspect(assemble.inspection_spec(config))
@@ -48,6 +49,14 @@ def verify_command(search_file: Path, policy_file: Path, *, as_json: bool) -> in
     is_proven = result.verification is not None and result.verification.verdict is Verdict.MATCH
     fits_not = result.status is TrialStatus.OUT_OF_MEMORY or is_proven
     return EXIT_NOTHING_FEASIBLE if fits_not else EXIT_FAILED
+
+
+def _refuse_other_compilation(config: SearchConfig, policy: RecomputePolicy, policy_file: Path) -> None:
+    if policy.compile is not None and policy.compile != config.model.compile:
+        raise PolicyError(
+            f"{policy_file}: compile is {policy.compile}, but model.compile of the search file is "
+            f"{config.model.compile or 'null'}; a policy is measured as it is compiled, so the two must be equal"
+        )
 
 
 def _refuse_other_batch(config: SearchConfig, policy: RecomputePolicy, policy_file: Path) -> None:
@@ -89,10 +98,17 @@ def _show(result: TrialResult, cap_bytes: int, infeasible_reason: str | None) ->
     if result.step_time_s is not None:
         show_text(
             f"step: {result.step_time_s:.4g} s over {result.num_steps} steps (forward {result.forward_time_s:.4g}, "
-            f"backward {result.backward_time_s:.4g}, recompute {result.recompute_time_s:.4g}, optimizer "
+            f"backward {result.backward_time_s:.4g}, recompute {_recompute_text(result)}, optimizer "
             f"{result.optimizer_time_s:.4g})"
         )
+    if result.compile_time_s is not None:
+        show_text(f"compiled: {result.compile_time_s:.1f} s, {result.num_recompiles} recompiles")
     show_text("feasible" if infeasible_reason is None else f"not feasible: {infeasible_reason}")
+
+
+def _recompute_text(result: TrialResult) -> str:
+    time_s = result.recompute_time_s
+    return "within compiled code" if time_s is None else f"{time_s:.4g}"
 
 
 def _show_proof(proof: Verification) -> None:

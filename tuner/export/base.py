@@ -58,6 +58,7 @@ class ExportContext:
         model_factory: What built it, as the search names it; empty where that is not known.
         sequence_length: Tokens per sample; None where the study names none. Of several the longest.
         autocast: Type that operators compute in under autocast; None without.
+        compile: What `torch.compile` was applied to in trials, ``blocks`` or ``model``; None without.
         through_python: Whether training code may use `tuner.integrations`, which say what the config cannot.
     """
 
@@ -68,6 +69,7 @@ class ExportContext:
     sequence_length: int | None = None
     dtype: str = "float32"
     autocast: str | None = None
+    compile: str | None = None
     through_python: bool = False
 
 

@@ -21,6 +21,7 @@ def context_of(study: StudyResults, version: StackVersion, *, through_python: bo
         sequence_length=_longest(study.search.get("batch", {}).get("sequence_length")),
         dtype=model.get("dtype", "float32"),
         autocast=model.get("autocast"),
+        compile=model.get("compile"),
         through_python=through_python,
     )
 

@@ -26,6 +26,13 @@ def autocast_note(context: ExportContext, *, bfloat16: str, float16: str) -> Ite
         yield f"measured under autocast to {context.autocast}: set {setting}"
 
 
+def compile_note(context: ExportContext) -> Iterator[str]:
+    """For trials that ran compiled code: nothing for others."""
+    if context.compile is not None:
+        what = {"blocks": "each block by itself", "model": "the whole model"}[context.compile]
+        yield f"measured with torch.compile of {what}: compile in training as well, or memory and speed are others"
+
+
 def transformers_only_note(context: ExportContext) -> Iterator[str]:
     """For stacks whose keys reach transformers models alone; nothing where the study measured one by its name."""
     if context.model_factory and not context.model_factory.startswith(_TRANSFORMERS):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from search_spaces.policy import RecomputePolicy
@@ -59,4 +60,4 @@ def with_measurements(study: StudyResults, trial: TrialRecord) -> RecomputePolic
         "versions": {name: study.environment.get(name) for name in ("python", "torch")},
         "verification": None if proof is None else proof.verdict.value,
     }
-    return RecomputePolicy(policy.batch, policy.placement, policy.preserve_rng_state, measured)
+    return replace(policy, compile=study.search["model"].get("compile"), measured=measured)

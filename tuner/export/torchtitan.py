@@ -87,11 +87,12 @@ class TorchtitanExporter:
 
     def notes(self, policy: RecomputePolicy, context: ExportContext) -> tuple[str, ...]:
         batch = policy.batch
+        compiled = "" if context.compile else "; torch.compile was off when the trial was measured"
         notes = [
             own_models_note(context, "torchtitan"),
             f"the data-parallel degree (dp_replicate x dp_shard) must be {batch.data_parallel_degree}; torchtitan then "
             f"accumulates {batch.gradient_accumulation_steps} micro-batches by itself",
-            "for one pipeline stage; torch.compile was off when the trial was measured",
+            f"for one pipeline stage{compiled}",
             *autocast_note(
                 context,
                 bfloat16='training.mixed_precision_param to "bfloat16"',

@@ -1,0 +1,39 @@
+"""A forward that is compiled where it stands: no module is wrapped, so names, hooks, ties and state_dict keys stay."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+class CompiledCall:
+    """Stands in for one bound ``forward``; compiles it when it is first called.
+
+    Compiled code holds for one shape of its arguments (``dynamic=False``): a step at a micro-batch size or sequence
+    length of its own gets code of its own, as in training at that size alone.
+    """
+
+    def __init__(self, original: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, original)
+        self.original = original
+        self._compiled: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return self.original(*args, **kwargs)  # Whatever holds this block is being compiled with it.
+        if self._compiled is None:
+            self._compiled = torch.compile(self.original, dynamic=False)
+        return self._compiled(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledCall:
+        """Bound to the copied module; compiled code stays with the module it was made for."""
+        copied = CompiledCall(copy.deepcopy(self.original, memo))
+        memo[id(self)] = copied
+        return copied
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_compiled": None}

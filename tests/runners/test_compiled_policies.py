@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch._inductor import config as inductor_config
+
+from runners.apply_policy import apply_policy
+from runners.compiler import why_no_compiler
+from runners.trial import TrialStatus, Verdict
+from runners.workloads.gpt import GPT, gpt
+from search_spaces.policy import BatchShape, BlockListPlacement, PolicyError, RecomputePolicy, Region
+
+Trials = Any
+UNITS = (("attention", "attn"), ("mlp", "mlp"))
+MIXTURE = (Region(0, 1, "segment", 2), Region(2, 2, "block"), Region(3, 3, "attention+mlp"))
+modes = pytest.mark.parametrize("mode", ["blocks", "model"])
+
+
+def make_model() -> GPT:
+    torch.manual_seed(0)
+    return gpt(n_layer=5, n_embd=16, n_head=2, vocab_size=32, max_sequence_length=16, dropout=0.2)
+
+
+def make_policy(mode: str, *regions: Region) -> RecomputePolicy:
+    return RecomputePolicy(BatchShape(2, 1, 1, 2), (BlockListPlacement("blocks", 5, UNITS, regions),), compile=mode)
+
+
+class TestInPlace:
+    @modes
+    def test_names_and_saved_weights_are_those_of_the_plain_model(self, mode: str) -> None:
+        model, plain = make_model(), make_model()
+        apply_policy(model, make_policy(mode, *MIXTURE))
+        assert list(model.state_dict()) == list(plain.state_dict())
+        assert [name for name, _ in model.named_modules()] == [name for name, _ in plain.named_modules()]
+        plain.load_state_dict(model.state_dict())
+
+    @modes
+    def test_undo_leaves_no_trace_and_redo_puts_the_same_calls_back(self, mode: str) -> None:
+        model = make_model()
+        before = [dict(vars(module)) for module in model.modules()]
+        applied = apply_policy(model, make_policy(mode, *MIXTURE))
+        in_force = [vars(module).get("forward") for module in model.modules()]
+        applied.undo()
+        assert [dict(vars(module)) for module in model.modules()] == before
+        applied.redo()
+        assert all(
+            now is then
+            for now, then in zip([vars(module).get("forward") for module in model.modules()], in_force, strict=True)
+        )
+
+    def test_redo_is_refused_while_another_policy_is_in_force(self) -> None:
+        model = make_model()
+        applied = apply_policy(model, make_policy("blocks", *MIXTURE))
+        applied.undo()
+        apply_policy(model, make_policy("blocks", Region(0, 4, "block")))
+        with pytest.raises(RuntimeError, match=r"GPTBlock.forward is replaced already; undo that first"):
+            applied.redo()
+
+    @modes
+    def test_a_second_policy_is_refused(self, mode: str) -> None:
+        model = make_model()
+        apply_policy(model, make_policy(mode))
+        with pytest.raises(PolicyError, match="is already recomputed or compiled by a policy; undo that one first"):
+            apply_policy(model, make_policy("blocks", Region(0, 4, "block")))
+
+    @modes
+    def test_a_copy_calls_its_own_blocks(self, mode: str) -> None:
+        model = make_model()
+        apply_policy(model, make_policy(mode, *MIXTURE))
+        copied = copy.deepcopy(model)
+        for module in copied.modules():
+            call = vars(module).get("forward")
+            original = getattr(getattr(call, "__self__", call), "original", None)
+            while hasattr(original, "original"):
+                original = original.original
+            assert original is None or original.__self__ in set(copied.modules())
+
+    @modes
+    def test_a_model_under_a_compiled_policy_can_be_saved_whole(self, mode: str) -> None:
+        model = make_model()
+        apply_policy(model, make_policy(mode, Region(2, 2, "block")))
+        loaded = pickle.load(io.BytesIO(pickle.dumps(model)))
+        assert list(loaded.state_dict()) == list(model.state_dict())
+
+
+def test_a_machine_without_a_compiler_is_found_out() -> None:
+    assert why_no_compiler("cpu") is None
+    with inductor_config.patch({"cpp.cxx": ("no-such-compiler",)}):
+        assert why_no_compiler("cpu") == "torch finds no C++ compiler on this machine (it looks for $CXX, then g++)"
+        assert why_no_compiler("cuda") is None
+
+
+@pytest.mark.slow
+class TestTrials:
+    """Each compiles C++: seconds where the compiler's cache on disk is warm, a minute where it is not."""
+
+    def test_regions_are_proven_and_a_rebuild_that_draws_other_masks_is_a_mismatch(self, trials: Trials) -> None:
+        maker = trials("runners.workloads.gpt:gpt", num_blocks=5)
+        maker.args = {"n_layer": 5, "n_embd": 16, "n_head": 2, "vocab_size": 32, "dropout": 0.2}
+        maker.options = {"sequence_length": 16, "compile": "blocks"}
+        plain, mixed = maker.run("none", micro=4), maker.run(MIXTURE, micro=4)
+        assert plain.status is mixed.status is TrialStatus.COMPLETED
+        assert (plain.verification.verdict, mixed.verification.verdict) == (Verdict.MATCH, Verdict.MATCH)
+        assert "compiled, that one is off by" in mixed.verification.reference
+        assert mixed.peak_memory_bytes < plain.peak_memory_bytes
+        # Blocks 3 and 4 differ in what they recompute inside, so their code does.
+        assert (plain.num_recompiles, mixed.num_recompiles) == (0, 1)
+        assert plain.compile_time_s > 0
+        assert plain.recompute_time_s == 0
+        assert mixed.recompute_time_s is None
+        assert maker.run("block", micro=4, rng=False).verification.verdict is Verdict.MISMATCH
