@@ -8,10 +8,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import socket
 import sqlite3
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from mlflow_config.database_errors import driver_error, is_locked
 from mlflow_config.entries import Entries
 from mlflow_config.errors import TrackingError
 from mlflow_config.settings import TrackingSettings
@@ -295,46 +294,27 @@ def _quoted(value: str) -> str:
 
 
 def _write_file(path: Path, text: str) -> None:
+    """The file appears whole. What a killed driver left half-written is replaced by whoever records the run again."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", newline="\n", dir=path.parent, prefix=".", delete=False
-    ) as file:
-        file.write(text)
-    os.chmod(file.name, 0o644)
-    shutil.move(file.name, path)
-
-
-def _causes(error: BaseException) -> list[BaseException]:
-    chain = [error]
-    while (before := chain[-1].__cause__) is not None:
-        chain.append(before)
-    return chain
-
-
-def _driver_error(error: BaseException) -> BaseException | None:
-    """What the database driver itself said, if it is about the database."""
-    from sqlalchemy.exc import DBAPIError
-
-    if isinstance(error, sqlite3.Error):
-        return error
-    return next((cause.orig for cause in _causes(error) if isinstance(cause, DBAPIError)), None)
+    temporary = path.parent / f".{path.name}.part"
+    try:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _is_busy(error: BaseException) -> bool:
     """True where the same call may succeed in a moment: the database is locked, or the server says so."""
     from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import OperationalError
 
     told = isinstance(error, MlflowException) and error.error_code == "TEMPORARILY_UNAVAILABLE"
-    if not told and not isinstance(error, OperationalError | sqlite3.OperationalError):
-        return False
-    # Python 3.10 does not name SQLite's errors: there, a full disk is waited for as well.
-    name = getattr(_driver_error(error), "sqlite_errorname", "SQLITE_BUSY")
-    return name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+    return is_locked(error) or (told and driver_error(error) is None)
 
 
 def _reason(error: BaseException) -> str:
-    said = _driver_error(error) or error
+    said = driver_error(error) or error
     if isinstance(said, ModuleNotFoundError):
         return f"the package {said.name!r}, which this kind of store needs, is not installed"
     return " ".join(f"{type(said).__name__}: {said}".split())[:300].rstrip(".")

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import stat
+
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
 
 
 def write_whole(path: str | os.PathLike[str], content: str | bytes) -> None:
@@ -34,6 +37,14 @@ def write_whole(path: str | os.PathLike[str], content: str | bytes) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
+
+
+def remove_leftovers(folder: str | os.PathLike[str]) -> None:
+    """Removes what `write_whole` leaves in a folder when its process is killed; for whoever alone writes there."""
+    for name in os.listdir(folder):
+        if _TEMPORARY.fullmatch(name):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(folder, name))
 
 
 def _refuse_special(path: str | os.PathLike[str]) -> None:

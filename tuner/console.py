@@ -10,6 +10,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from tuner.interrupts import Interrupts
 from tuner.user_error import UserError
 
 EXIT_DONE = 0
@@ -54,9 +55,13 @@ def show_text(text: str) -> None:
 
 
 def end_with(command: Callable[[], int]) -> None:
-    """Runs a command and ends the program with its exit code; a user's mistake is one line each, without a trace."""
+    """Runs a command and ends the program with its exit code; a user's mistake is one line each, without a trace.
+
+    SIGTERM and the end of the terminal end a command as Ctrl-C does.
+    """
     try:
-        code = command()
+        with Interrupts().handled():
+            code = command()
     except UserError as error:
         for line in error.lines:
             err_console.print(Text(line), soft_wrap=True)

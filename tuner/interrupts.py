@@ -1,18 +1,24 @@
-"""Ctrl-C and SIGTERM during a search: taken at once where it waits, and held back while it keeps what was measured."""
+"""Ctrl-C, SIGTERM and a terminal that closes: taken at once where a search waits, and held back while it keeps what
+was measured."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: Seconds until a signal that came during a wait is looked at.
+_LOOK_INTERVAL_S = 0.1
 
 
 class Interrupts:
-    """Turns both signals into `KeyboardInterrupt` while it is entered. Outside of the main thread it does nothing."""
+    """Turns these signals into `KeyboardInterrupt` while it is entered. Outside of the main thread it does nothing."""
 
     def __init__(self) -> None:
         self._is_held = False
@@ -21,11 +27,12 @@ class Interrupts:
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Within the context a signal is ours."""
+        """Within the context a signal is ours; a hang-up that is ignored, as under `nohup`, stays so. May be nested."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._take) for number in _SIGNALS}
+        taken = [n for n in _SIGNALS if not (n is signal.SIGHUP and signal.getsignal(n) is signal.SIG_IGN)]
+        before = {number: signal.signal(number, self._take) for number in taken}
         try:
             yield
         finally:
@@ -52,11 +59,27 @@ class Interrupts:
             self._is_pending = False
             raise KeyboardInterrupt
 
+    def sleep(self, seconds: float) -> None:
+        """Waits, but not on after a signal.
+
+        Raises:
+            KeyboardInterrupt: A signal has come.
+        """
+        end = time.monotonic() + seconds
+        while True:
+            self.raise_if_pending()
+            remaining = end - time.monotonic()
+            if remaining <= 0:
+                return
+            time.sleep(min(remaining, _LOOK_INTERVAL_S))
+
     def refuse(self) -> None:
         """From now on signals change nothing: the search is over, and what it measured is being written."""
         self._is_refused = True
 
     def _take(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            _leave_terminal()
         if self._is_refused:
             return
         if self._is_held and not self._is_pending:
@@ -64,3 +87,13 @@ class Interrupts:
             return
         self._is_pending = False
         raise KeyboardInterrupt
+
+
+def _leave_terminal() -> None:
+    """Output that the closed terminal would have shown goes nowhere, instead of ending whoever writes it."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        with contextlib.suppress(OSError):
+            if os.isatty(descriptor):
+                os.dup2(nowhere, descriptor)
+    os.close(nowhere)

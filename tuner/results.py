@@ -140,6 +140,7 @@ class StudyResults(_Record):
 
     schema_version: Literal[1]
     study: str
+    study_id: str | None = None
     status: StudyStatus
     stop_reason: str | None
     memory_cap_bytes: _Positive
@@ -255,6 +256,7 @@ class ResultsLedger:
 
     Attributes:
         standings: Of the results so far.
+        study_id: What tells the study from every other one; None before it is known.
     """
 
     def __init__(
@@ -274,9 +276,10 @@ class ResultsLedger:
             baseline_key: Key of the plain policy that everything is compared with.
         """
         self._study = study
+        self.study_id: str | None = None
         self._search = dict(search)
         self._environment = dict(environment)
-        self._model = _model_record(inspection)
+        self._model = model_record(inspection)
         self._baseline_key = baseline_key
         self._objective = objective
         self.standings = Standings(objective)
@@ -334,6 +337,7 @@ class ResultsLedger:
         return StudyResults.model_construct(
             schema_version=1,
             study=self._study,
+            study_id=self.study_id,
             status=status,
             stop_reason=stop_reason,
             memory_cap_bytes=self._objective.memory_cap_bytes,
@@ -481,7 +485,8 @@ def _not_ours(path: Path, error: ValidationError) -> ResultsError:
     return ResultsError(f"{path} is not a results file of this release ({text}); run the study again")
 
 
-def _model_record(inspection: ModelInspection) -> ModelRecord:
+def model_record(inspection: ModelInspection) -> ModelRecord:
+    """What results.json says of the model."""
     shape = inspection.shape
     return ModelRecord(
         model_class=inspection.model_class,

@@ -27,7 +27,7 @@ class SearchListener(Protocol):
         """A trial was handed to the runner."""
 
     def finished(self, result: TrialResult, score: Score) -> None:
-        """A trial's result is in the study's storage."""
+        """A trial's result is in the study's storage, or the storage is about to end the search."""
 
 
 class Search:
@@ -131,10 +131,13 @@ class Search:
             result = result.model_copy(update={"prediction": proposal.prediction})
         self._no_further_gain = None
         score = self._objective.score(result)
-        self._study.tell(result, score)
-        self._note(result)
-        for listener in self._listeners:
-            listener.finished(result, score)
+        try:
+            self._study.tell(result, score)
+        finally:
+            # Where the storage does not take it, this is how the result is kept.
+            self._note(result)
+            for listener in self._listeners:
+                listener.finished(result, score)
 
     def _note(self, result: TrialResult) -> None:
         if result.status is not TrialStatus.FAILED and result.status not in LOST_STATUSES:

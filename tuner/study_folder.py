@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from search_spaces.whole_file import write_whole
+from search_spaces.whole_file import remove_leftovers, write_whole
 from tuner.user_error import UserError
 
 
@@ -42,7 +42,7 @@ class StudyFolder:
 
     def exists(self) -> bool:
         """True where a study of this name has begun."""
-        return self.search_file.exists() or self.database.exists()
+        return any(file.exists() for file in (self.search_file, self.database, self.results_file))
 
     def write(self, path: Path, text: str) -> None:
         """Writes a file whole or not at all.
@@ -56,6 +56,11 @@ class StudyFolder:
 
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)
+
+    def forget_beginning(self) -> None:
+        """Removes the files of a study that was refused before it had a trial, so that its name is free."""
+        for path in (self.search_file, self.results_file):
+            self.remove(path)
 
     def raise_if_busy(self) -> None:
         """Says what `locked` would say, and leaves no trace where there is no such study.
@@ -71,7 +76,8 @@ class StudyFolder:
     def locked(self) -> Iterator[None]:
         """Within the context no other driver on this machine can hold the study; the system frees it at any death.
 
-        A folder that holds nothing but the lock in the end is removed.
+        Half-written files of a driver that was killed are removed, and in the end a folder that holds nothing but the
+        lock.
 
         Raises:
             StudyBusyError: Another one holds it.
@@ -82,6 +88,8 @@ class StudyFolder:
             lock.truncate()
             lock.write(str(os.getpid()))
             lock.flush()
+            with self._writing():
+                remove_leftovers(self.path)
             try:
                 yield
             finally:

@@ -11,6 +11,7 @@ import yaml
 from runners.trial import ModelInspection
 from tuner.config import SearchConfig
 from tuner.config_file import resolved_yaml
+from tuner.results import ModelRecord, StudyResults, model_record
 
 #: Sections of search.yaml that decide what is measured and what wins. All others may change between sessions.
 _GOAL_SECTIONS = ("model", "batch", "optimizer", "memory_cap", "placement", "measurement")
@@ -28,10 +29,12 @@ def goal_of(search: Mapping[str, Any], inspection: ModelInspection) -> dict[str,
 
     The same file can mean another model once its code was edited, and another device once the study was moved.
     """
-    goal = {section: search[section] for section in _GOAL_SECTIONS}
-    goal["runner"] = {key: search["runner"][key] for key in _GOAL_RUNNER_KEYS}
-    goal["found"] = _found(inspection)
-    return goal
+    return _goal(search, inspection.environment, model_record(inspection))
+
+
+def goal_of_results(results: StudyResults) -> dict[str, Any]:
+    """The goal of the study that left these results."""
+    return _goal(results.search, results.environment, results.model)
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> Iterator[str]:
@@ -45,24 +48,31 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -
             yield f"{name}: {old!r} -> {new!r}"
 
 
-def _found(inspection: ModelInspection) -> dict[str, Any]:
-    environment = inspection.environment
+def _goal(search: Mapping[str, Any], environment: Mapping[str, Any], model: ModelRecord) -> dict[str, Any]:
+    goal = {section: search.get(section) for section in _GOAL_SECTIONS}
+    runner = search.get("runner", {})
+    goal["runner"] = {key: runner.get(key) for key in _GOAL_RUNNER_KEYS}
+    goal["found"] = _found(environment, model)
+    return goal
+
+
+def _found(environment: Mapping[str, Any], model: ModelRecord) -> dict[str, Any]:
     found = {name: environment.get(name) for name in ("device_kind", "torch")}
     if found["device_kind"] == "cpu":
         # Nodes with accelerators may differ in their processors within one cluster; a CPU trial lives on them.
         found["num_threads"] = environment.get("num_threads")
     return {
         **found,
-        "num_parameters": inspection.shape.num_parameters,
+        "num_parameters": model.num_parameters,
         "blocks": {
             blocks.path: {
                 "kind": blocks.kind,
                 "num_blocks": blocks.num_blocks,
-                "units": dict(blocks.units),
-                "aliases": [list(group) for group in blocks.aliases],
+                "units": blocks.units,
+                "aliases": blocks.aliases,
                 "segments": blocks.segment_refusal or "possible",
             }
-            for blocks in inspection.shape.block_lists
+            for blocks in model.block_lists
         },
     }
 

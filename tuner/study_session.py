@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+from optuna.exceptions import DuplicatedStudyError
 from optuna.trial import FrozenTrial
 
 from mlflow_config import names
@@ -25,6 +26,7 @@ from tuner import assemble
 from tuner.config import SearchConfig
 from tuner.config_file import resolved_yaml
 from tuner.diagnosis.study_unit_costs import measure_unit_costs
+from tuner.earlier_sessions import EarlierSessions, another_study, refuse_wrong_beginning
 from tuner.export.policy import policy_yaml
 from tuner.forecast import Forecast, describe_dry_run, make_forecast
 from tuner.interrupts import Interrupts
@@ -39,12 +41,11 @@ from tuner.sampling.registry import FALLBACK, MODEL_GUIDED, Guide, make_sampler
 from tuner.sampling.tried_policies import TriedPolicies
 from tuner.search import Search, SearchListener
 from tuner.speed_ratio import Playoff
-from tuner.study_folder import StudyFolder
-from tuner.study_record import changes, goal_of, search_data
+from tuner.study_folder import StudyFolder, StudyFolderError
+from tuner.study_record import goal_of, search_data
 from tuner.study_storage import StudyStorageError, study_storage
 from tuner.study_timelines import StudyTimelines, trace_study
 from tuner.summary import StudySummary, summarize
-from tuner.user_error import UserError
 
 logger = logging.getLogger(__name__)
 
@@ -54,15 +55,7 @@ _ENCODING = "two_action"
 _WRITING_SHARE = 0.05
 #: One set of field names for all results that are kept.
 _RESULT_FIELDS = set(TrialResult.model_fields)
-_GOAL, _ELAPSED, _PLAYOFF = "goal", "elapsed_s", "playoff"
-
-
-class StudyExistsError(UserError):
-    """A study of this name is there and this run must not touch it; the message is one line for the user."""
-
-
-class StudyChangedError(UserError):
-    """The search file no longer describes the study to be resumed; the lines say what changed."""
+_ELAPSED = "elapsed_s"
 
 
 class Progress(SearchListener, AbstractContextManager["Progress"], Protocol):
@@ -82,8 +75,18 @@ class Outcome:
     folder: StudyFolder
 
 
-def run_study(config: SearchConfig, runner: TrialRunner, *, resume: bool, make_progress: ProgressMaker) -> Outcome:
+def run_study(
+    config: SearchConfig,
+    runner: TrialRunner,
+    *,
+    resume: bool,
+    make_progress: ProgressMaker,
+    interrupts: Interrupts | None = None,
+) -> Outcome:
     """Searches until a rule says stop or the user interrupts; whatever was measured is kept either way.
+
+    Args:
+        interrupts: Those of a caller who has more to do before signals may end the program.
 
     Raises:
         StudyExistsError: There is such a study already, or there is none to resume.
@@ -95,28 +98,18 @@ def run_study(config: SearchConfig, runner: TrialRunner, *, resume: bool, make_p
         KeyboardInterrupt: Ctrl-C or SIGTERM before there was anything to keep.
     """
     folder = StudyFolder(assemble.output_dir(config), config.study)
-    interrupts = Interrupts()
+    interrupts = interrupts or Interrupts()
     with interrupts.handled():
         folder.raise_if_busy()
-        _refuse_wrong_beginning(folder, config.study, resume=resume)
+        refuse_wrong_beginning(folder, config.study, resume=resume)
         # The model and the cluster are tried before anything is written: a refused search leaves no folder behind.
         logger.info("%s", runner.describe())
         inspection = runner.inspect(assemble.inspection_spec(config))
         session = _Session(config, runner, folder, inspection, interrupts)
         with folder.locked():
             # Another driver may have begun it meanwhile, and may even be through.
-            _refuse_wrong_beginning(folder, config.study, resume=resume)
+            refuse_wrong_beginning(folder, config.study, resume=resume)
             return session.run(make_progress, resume=resume)
-
-
-def _refuse_wrong_beginning(folder: StudyFolder, study: str, *, resume: bool) -> None:
-    if folder.exists() and not resume:
-        raise StudyExistsError(
-            f"study {study} is in {folder.path} already; continue it with --resume, or give this search another "
-            "name with `study:`"
-        )
-    if resume and not folder.exists():
-        raise StudyExistsError(f"there is no study {study} in {folder.path.parent} to resume; run without --resume")
 
 
 class _Session:
@@ -147,6 +140,9 @@ class _Session:
             self._plan = self._plan[:1]
         self._resolved = resolved_yaml(config, credentials="hidden")
         self._search_data = search_data(config)
+        self._earlier = EarlierSessions(
+            config.study, folder, self._storage, self._objective, goal_of(self._search_data, inspection)
+        )
         self._status: StudyStatus = "running"
         self._stop_reason: str | None = None
         self._results: dict[int, TrialResult] = {}
@@ -161,6 +157,7 @@ class _Session:
         )
         self._measured_baseline: TrialResult | None = None
         self._next_writing_at = 0.0
+        self._is_folder_in_trouble = False
         self._playoff: Playoff | None = None
         self._timelines = StudyTimelines()
         self._unit_costs: tuple[UnitCost, ...] = self._known_unit_costs()
@@ -198,10 +195,13 @@ class _Session:
         return name
 
     def run(self, make_progress: ProgressMaker, *, resume: bool) -> Outcome:
+        self._earlier.read_folder()
+        if not resume:
+            self._begin_folder()
         with self._storage.errors():
-            study = self._open_study(resume=resume)
+            study = self._open_study(is_new=not resume)
             search: Search | None = None
-            recorder = StudyRecorder(self._tracking, study=self._config.study, study_id=study.unique_id())
+            recorder = StudyRecorder(self._tracking, study=self._config.study, study_id=self._earlier.study_id)
             mlflow = self._mlflow_listener(recorder)
             progress = make_progress(self.results, lambda: 0.0 if search is None else search.elapsed_s)
             search = self._search(study, [self, mlflow, progress])
@@ -249,10 +249,16 @@ class _Session:
 
     def finished(self, result: TrialResult, score: Score) -> None:
         self._keep(result)
-        if result.detail is not None:
-            self._folder.append_log(f"trial {result.trial_number}: {result.reason}\n{result.detail}\n")
-        if time.monotonic() >= self._next_writing_at:
-            self._write_results()
+        try:
+            if result.detail is not None:
+                self._folder.append_log(f"trial {result.trial_number}: {result.reason}\n{result.detail}\n")
+            if time.monotonic() >= self._next_writing_at:
+                self._write_results()
+            self._is_folder_in_trouble = False
+        except StudyFolderError as error:
+            if not self._is_folder_in_trouble:
+                logger.warning("%s; the search goes on and writes again later", error)
+            self._is_folder_in_trouble = True
 
     def _keep(self, result: TrialResult) -> None:
         """Remembers a result, without the long form of its reason: thousands are kept as long as the study runs."""
@@ -268,7 +274,13 @@ class _Session:
         end = time.monotonic()
         self._next_writing_at = end + (end - start) / _WRITING_SHARE
 
-    def _open_study(self, *, resume: bool) -> PolicyStudy:
+    def _begin_folder(self) -> None:
+        """Before a storage that others share has the study: after a kill between the two, it could not be resumed."""
+        self._ledger.study_id = self._earlier.study_id
+        self._write_results()
+        self._folder.write(self._folder.search_file, self._resolved)
+
+    def _open_study(self, *, is_new: bool) -> PolicyStudy:
         """The study with the trials of earlier sessions."""
         space = make_space(_ENCODING, self._choices)
         tried = TriedPolicies(space, self._objective)
@@ -278,53 +290,41 @@ class _Session:
         def predict(policy: RecomputePolicy, trials: Sequence[FrozenTrial]) -> Prediction | None:
             return None if self._forecast is None else self._forecast.predict(policy, tried.read(trials))
 
-        study = open_policy_study(
-            self._config.study, space=space, sampler=sampler, storage=self._storage.url, predict=predict
-        )
+        def open_study() -> PolicyStudy:
+            return open_policy_study(
+                self._config.study,
+                space=space,
+                sampler=sampler,
+                storage=self._storage.url,
+                predict=predict,
+                is_new=is_new,
+                patience=self._storage.patience(self._interrupts.sleep),
+            )
+
+        study = self._open_new(open_study) if is_new else open_study()
         try:
-            self._join(study, resume=resume)
+            self._join(study)
         except BaseException:
             study.close()
             raise
         return study
 
-    def _join(self, study: PolicyStudy, *, resume: bool) -> None:
+    def _open_new(self, open_study: Callable[[], PolicyStudy]) -> PolicyStudy:
+        try:
+            return open_study()
+        except Exception as error:  # not where a signal came, for the storage may have the study then
+            self._folder.forget_beginning()
+            if isinstance(error, DuplicatedStudyError):
+                raise another_study(self._config.study, self._storage) from error
+            raise
+
+    def _join(self, study: PolicyStudy) -> None:
         """Reads the trials of earlier sessions, after closing those that a dead driver left."""
-        goal = goal_of(self._search_data, self._inspection)
-        known = study.attribute(_GOAL)
-        if known is None:
-            self._refuse_lost_trials()
-            study.set_attribute(_GOAL, goal)
-        elif not resume:
-            raise StudyExistsError(
-                f"study {self._config.study}: {self._storage.shown} holds trials of a study of this name already; "
-                "continue it with --resume in its own folder, or give this search another name with `study:`"
-            )
-        else:
-            self._refuse_changes(known, goal)
-        study.close_interrupted(self._objective.score)
+        self._earlier.join(study)
+        self._ledger.study_id = self._earlier.study_id
         for result in study.results():
             self._keep(result)
-        playoff = study.attribute(_PLAYOFF)
-        self._playoff = None if playoff is None else Playoff.model_validate(playoff)
-
-    def _refuse_lost_trials(self) -> None:
-        if self._folder.results_file.exists():
-            raise StudyExistsError(
-                f"study {self._config.study}: {self._folder.results_file} holds results, but {self._storage.shown} has "
-                "no trials of this study any more; restore them, or start anew under another name with `study:`"
-            )
-
-    def _refuse_changes(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        changed = list(changes(before, now))
-        if changed:
-            raise StudyChangedError(
-                [
-                    f"study {self._config.study} cannot be resumed: what it measures has changed. Undo the change, "
-                    "or give the new search another name with `study:`",
-                    *(f"  {line}" for line in changed),
-                ]
-            )
+        self._playoff = self._earlier.playoff(study)
 
     def _mlflow_listener(self, recorder: StudyRecorder) -> MlflowListener:
         ignored = ignored_environment(self._tracking)
@@ -368,6 +368,8 @@ class _Session:
         try:
             with self._storage.errors():
                 search.cancel()
+                # Trials whose creation or end the storage did not confirm.
+                study.close_interrupted(self._objective.score, self._results)
                 study.set_attribute(_ELAPSED, search.elapsed_s)
         except StudyStorageError as error:
             if self._status != "failed":
@@ -393,7 +395,7 @@ class _Session:
             logger.warning("playoff: %s; the winner is named by the trials' own figures", outcome)
             return
         self._playoff = outcome
-        study.set_attribute(_PLAYOFF, outcome.model_dump(mode="json"))
+        self._earlier.keep_playoff(study, outcome)
 
     def _playoff_entrants(self) -> list[TrialResult]:
         standings = self._ledger.standings
@@ -438,26 +440,32 @@ class _Session:
         logger.info("memory cap: %s, tested against the peak %s", describe_bytes(cap), measure)
 
     def _finish(self, mlflow: MlflowListener) -> StudySummary:
-        """Writes every file of the study and completes its MLflow run."""
+        """Writes every file of the study and completes its MLflow run, the one even where the other fails."""
         results = self.results()
         summary = summarize(results)
-        report = report_html(results, summary)
         texts = {
             names.FRONT_FILE: front_html(results),
-            names.REPORT_FILE: report,
+            names.REPORT_FILE: report_html(results, summary),
             names.RESULTS_FILE: results.to_json(),
         }
-        self._write_results()
-        self._folder.write(self._folder.report_file, report)
         best = results.best_trial()
-        if best is None:
-            self._folder.remove(self._folder.policy_file)
-        else:
+        if best is not None:
             texts[names.POLICY_FILE] = policy_yaml(results, best)
-            self._folder.write(self._folder.policy_file, texts[names.POLICY_FILE])
         if results.unit_costs:
             costs = [cost.model_dump(mode="json") for cost in results.unit_costs]
             texts[names.UNIT_COSTS_FILE] = json.dumps(costs, indent=1)
-        texts |= self._timelines.write(self._folder)
-        mlflow.finish(texts=texts, markdown="\n\n".join(summary.sentences))
+        try:
+            texts |= self._write_files(texts)
+        finally:
+            mlflow.finish(texts=texts, markdown="\n\n".join(summary.sentences))
         return summary
+
+    def _write_files(self, texts: Mapping[str, str]) -> dict[str, str]:
+        """The files of the study's folder; gives back those of the timelines."""
+        self._write_results()
+        self._folder.write(self._folder.report_file, texts[names.REPORT_FILE])
+        if names.POLICY_FILE in texts:
+            self._folder.write(self._folder.policy_file, texts[names.POLICY_FILE])
+        else:
+            self._folder.remove(self._folder.policy_file)
+        return self._timelines.write(self._folder)

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from search_spaces.whole_file import write_whole
+from search_spaces.whole_file import remove_leftovers, write_whole
 
 
 def test_text_and_bytes_are_written_whole(tmp_path: Path) -> None:
@@ -72,3 +75,19 @@ def test_what_is_no_regular_file_is_never_replaced(tmp_path: Path, kind: str, th
         write_whole(tmp_path / "link" if through_a_link else special, "x")
     assert (special.lstat().st_mode, special.lstat().st_ino) == (before.st_mode, before.st_ino)
     assert sorted(os.listdir(tmp_path)) == ["link", "special"]
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    script = (
+        "import os, signal; from search_spaces.whole_file import write_whole\n"
+        "os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"write_whole({str(tmp_path / 'results.json')!r}, 'x')"
+    )
+    assert subprocess.run([sys.executable, "-c", script]).returncode == -signal.SIGKILL
+    (left,) = os.listdir(tmp_path)
+    assert left.endswith(".tmp")
+    kept = [".lock", ".mine.tmp", "study.db", f"x{left}"]
+    for name in kept:
+        (tmp_path / name).touch()
+    remove_leftovers(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == kept

@@ -7,7 +7,7 @@ import pytest
 
 from tuner.interrupts import Interrupts
 
-SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda s: s.name)
 
 
 def interrupted() -> pytest.RaisesExc[KeyboardInterrupt]:
@@ -79,3 +79,25 @@ def test_a_thread_leaves_signals_alone() -> None:
     thread.start()
     thread.join()
     assert seen == [signal.getsignal(signal.SIGTERM)]
+
+
+def test_a_hang_up_that_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts().handled():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_wait_ends_with_a_signal_that_is_held() -> None:
+    interrupts = Interrupts()
+    timer = threading.Timer(0.05, lambda: signal.raise_signal(signal.SIGTERM))
+    with interrupts.handled(), interrupted(), interrupts.held():
+        timer.start()
+        interrupts.sleep(3600)
+
+
+def test_a_wait_without_a_signal_ends() -> None:
+    Interrupts().sleep(0.01)

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
+import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -36,9 +39,9 @@ from runners.trial import (
 from search_spaces.model_shape import ModelShape
 from search_spaces.policy_file import load_policy
 from tuner.assemble import GoalError
+from tuner.earlier_sessions import StudyChangedError, StudyExistsError
 from tuner.results import StudyResults, read_results
 from tuner.study_folder import StudyBusyError, StudyFolderError
-from tuner.study_session import StudyChangedError, StudyExistsError
 from tuner.study_storage import StudyStorageError
 
 WriteSearch = Callable[..., Path]
@@ -589,14 +592,58 @@ def test_a_broken_study_db_is_named(write_search: WriteSearch, tmp_path: Path) -
     assert (study_folder(tmp_path) / "results.json").read_bytes() == before
 
 
-def test_a_lost_study_db_does_not_cost_the_results(write_search: WriteSearch, tmp_path: Path) -> None:
+def test_a_lost_study_db_is_made_up_for_by_the_results(
+    write_search: WriteSearch, tmp_path: Path, undisturbed: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    file = write_search(search__num_trials=5)
+    before = run(file).results
+    runs_before = {r.info.run_id for r in mlflow_runs(tmp_path)}
+    (study_folder(tmp_path) / "study.db").unlink()
+    with caplog.at_level(logging.WARNING):
+        again = run(file, resume=True).results
+    assert again.trials == before.trials
+    assert {r.info.run_id for r in mlflow_runs(tmp_path)} == runs_before, "MLflow has each trial once"
+    (said,) = [message for message in caplog.messages if "no trials" in message]
+    assert re.search(r"study\.db has no trials of study simulated any more; the 5 of .*results\.json are taken", said)
+    assert points(run(write_search(), resume=True).results) == undisturbed
+
+
+def test_a_lost_study_db_beside_results_that_nobody_can_read_is_refused(
+    write_search: WriteSearch, tmp_path: Path
+) -> None:
     file = write_search(search__num_trials=1)
     run(file)
     (study_folder(tmp_path) / "study.db").unlink()
-    before = (study_folder(tmp_path) / "results.json").read_bytes()
-    with pytest.raises(StudyExistsError, match=r"results\.json holds results, but .*study\.db has no trials"):
+    (study_folder(tmp_path) / "results.json").write_text("{")
+    with pytest.raises(StudyExistsError, match=r"results\.json cannot be read, and .*study\.db has no trials of this"):
         run(file, resume=True)
-    assert (study_folder(tmp_path) / "results.json").read_bytes() == before
+    assert (study_folder(tmp_path) / "results.json").read_text() == "{"
+
+
+def test_a_result_that_the_storage_did_not_take_is_kept(
+    write_search: WriteSearch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table of results is gone when trial 2 ends, and back when the study is resumed."""
+    monkeypatch.setattr("tuner.study_storage._PATIENCE_S", 0.0)
+
+    def rename_table(before: str, after: str) -> None:
+        with contextlib.closing(sqlite3.connect(study_folder(tmp_path) / "study.db")) as connection:
+            connection.execute(f"ALTER TABLE {before} RENAME TO {after}")
+
+    def outcome(spec: TrialSpec) -> TrialResult:
+        if spec.trial_number == 2:
+            rename_table("trial_values", "elsewhere")
+        return measure(spec)
+
+    file = write_search(search__num_trials=4)
+    failed = run(file, runner=replay(outcome)).results
+    assert (failed.status, len(failed.trials)) == ("failed", 3)
+    assert failed.stop_reason is not None
+    assert re.search(r"study\.db cannot be used: no such table: trial_values; free space", failed.stop_reason)
+    rename_table("elsewhere", "trial_values")
+    resumed = run(file, resume=True).results
+    assert resumed.trials[:3] == failed.trials
+    assert set(num_measured(tmp_path).values()) == {1}
 
 
 def test_a_named_storage_serves_several_studies(write_search: WriteSearch, tmp_path: Path) -> None:

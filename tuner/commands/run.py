@@ -17,6 +17,7 @@ from tuner.console import (
     show,
     show_text,
 )
+from tuner.interrupts import Interrupts
 from tuner.progress import LiveProgress, PlainProgress
 from tuner.results import StudyResults
 from tuner.study_session import Outcome, Progress, run_study
@@ -26,11 +27,17 @@ from tuner.tables import front_table
 def run_command(search_file: Path, *, resume: bool, as_json: bool) -> int:
     """Runs or resumes the study and shows what it found; gives back the exit code."""
     config = load_search_file(search_file)
-    runner = assemble.ray_runner(config)
-    try:
-        outcome = run_study(config, runner, resume=resume, make_progress=_progress_maker(config))
-    finally:
-        runner.close()
+    interrupts = Interrupts()
+    with interrupts.handled():
+        runner = assemble.ray_runner(config)
+        try:
+            outcome = run_study(
+                config, runner, resume=resume, make_progress=_progress_maker(config), interrupts=interrupts
+            )
+        finally:
+            # From here to the end, a signal would leave processes of the cluster behind.
+            interrupts.refuse()
+            runner.close()
     if as_json:
         show_text(outcome.results.to_json())
     else:

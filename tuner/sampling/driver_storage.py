@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import datetime
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from optuna.distributions import BaseDistribution, check_distribution_compatibility
 from optuna.exceptions import UpdateFinishedTrialError
@@ -15,7 +15,10 @@ from optuna.study import StudyDirection
 from optuna.study._frozen import FrozenStudy  # named by Optuna's base class, exported nowhere else
 from optuna.trial import FrozenTrial, TrialState
 
+from tuner.sampling.patience import Patience
 from tuner.sampling.trial_writer import TrialChanges, TrialWriter, trial_writer
+
+T = TypeVar("T")
 
 
 class DriverStorage(BaseStorage):
@@ -28,10 +31,14 @@ class DriverStorage(BaseStorage):
 
     Should another driver touch the study all the same, trials that it closed refuse what is told of them, and trials
     that it created are read when this one creates its next.
+
+    Args:
+        patience: With a database that does not answer; default is none.
     """
 
-    def __init__(self, database: RDBStorage) -> None:
+    def __init__(self, database: RDBStorage, patience: Patience | None = None) -> None:
         self._database = database
+        self._patience = patience or Patience()
         self._writer: TrialWriter = trial_writer(database)
         self._studies: dict[int, _Study] = {}
         self._trials: dict[int, tuple[_Study, int]] = {}
@@ -49,18 +56,23 @@ class DriverStorage(BaseStorage):
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
         study = self._study(study_id)
-        if template_trial is not None:
-            trial_id = self._database.create_new_trial(study_id, template_trial)
-            trial = self._database.get_trial(trial_id)
-        else:
-            last_id = study.trials[-1]._trial_id if study.trials else -1
-            trial_id, number = self._writer.create(study_id, after=last_id, num_before=len(study.trials))
-            trial = _running_trial(trial_id, number)
+        last_id = study.trials[-1]._trial_id if study.trials else -1
+
+        def create(is_retry: bool) -> FrozenTrial:
+            # Where the connection was lost meanwhile, nobody told whether the trial was created.
+            trial = self._first_after(study_id, last_id) if is_retry else None
+            if trial is None and template_trial is None:
+                return _running_trial(*self._writer.create(study_id, after=last_id, num_before=len(study.trials)))
+            if trial is None:
+                trial = self._database.get_trial(self._database.create_new_trial(study_id, template_trial))
+            return trial
+
+        trial = self._patience.call(create)
         if trial.number != len(study.trials):
-            self._read_trials(study_id)
+            self._patience.call(lambda _: self._read_trials(study_id))
         else:
             self._add(study, trial)
-        return trial_id
+        return trial._trial_id
 
     def set_trial_param(
         self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution
@@ -88,7 +100,7 @@ class DriverStorage(BaseStorage):
     def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
         trial = self._writable_copy(trial_id)
         trial.intermediate_values = {**trial.intermediate_values, step: intermediate_value}
-        self._database.set_trial_intermediate_value(trial_id, step, intermediate_value)
+        self._call(lambda: self._database.set_trial_intermediate_value(trial_id, step, intermediate_value))
         self._replace(trial)
 
     def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
@@ -132,7 +144,7 @@ class DriverStorage(BaseStorage):
         return copy.deepcopy(found) if deepcopy else found
 
     def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
-        return self._database.create_new_study(directions, study_name)
+        return self._call(lambda: self._database.create_new_study(directions, study_name))
 
     def delete_study(self, study_id: int) -> None:
         for trial in self._studies.pop(study_id, _Study()).trials:
@@ -140,37 +152,45 @@ class DriverStorage(BaseStorage):
         self._database.delete_study(study_id)
 
     def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
-        self._database.set_study_user_attr(study_id, key, value)
+        self._call(lambda: self._database.set_study_user_attr(study_id, key, value))
 
     def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
-        self._database.set_study_system_attr(study_id, key, value)
+        self._call(lambda: self._database.set_study_system_attr(study_id, key, value))
 
     def get_study_id_from_name(self, study_name: str) -> int:
-        return self._database.get_study_id_from_name(study_name)
+        return self._call(lambda: self._database.get_study_id_from_name(study_name))
 
     def get_study_name_from_id(self, study_id: int) -> str:
-        return self._database.get_study_name_from_id(study_id)
+        return self._call(lambda: self._database.get_study_name_from_id(study_id))
 
     def get_study_directions(self, study_id: int) -> list[StudyDirection]:
         study = self._study(study_id)
         if study.directions is None:
-            study.directions = self._database.get_study_directions(study_id)
+            study.directions = self._call(lambda: self._database.get_study_directions(study_id))
         return study.directions
 
     def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
-        return self._database.get_study_user_attrs(study_id)
+        return self._call(lambda: self._database.get_study_user_attrs(study_id))
 
     def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
-        return self._database.get_study_system_attrs(study_id)
+        return self._call(lambda: self._database.get_study_system_attrs(study_id))
 
     def get_all_studies(self) -> list[FrozenStudy]:
-        return self._database.get_all_studies()
+        return self._call(lambda: self._database.get_all_studies())
 
     def _study(self, study_id: int) -> _Study:
         if study_id not in self._studies:
             self._studies[study_id] = _Study()
-            self._read_trials(study_id)
+            self._call(lambda: self._read_trials(study_id))
         return self._studies[study_id]
+
+    def _call(self, operation: Callable[[], T]) -> T:
+        """Waits for the database where that is worth it; the operation may be done twice."""
+        return self._patience.call(lambda _: operation())
+
+    def _first_after(self, study_id: int, trial_id: int) -> FrozenTrial | None:
+        trials = self._database.get_all_trials(study_id, deepcopy=False)
+        return next((trial for trial in trials if trial._trial_id > trial_id), None)
 
     def _read_trials(self, study_id: int) -> None:
         """Reads the trials that are not known yet."""
@@ -205,8 +225,14 @@ class DriverStorage(BaseStorage):
         return self._changes.setdefault(trial_id, TrialChanges())
 
     def _write(self, trial_id: int) -> None:
+        changes = self._changes_of(trial_id)
+
+        def write(is_retry: bool) -> None:
+            if not (is_retry and _has_been_written(self._database.get_trial(trial_id), changes)):
+                self._writer.write(trial_id, changes)
+
         try:
-            self._writer.write(trial_id, self._changes_of(trial_id))
+            self._patience.call(write)
         except UpdateFinishedTrialError:
             # Another driver closed it.
             del self._changes[trial_id]
@@ -236,4 +262,15 @@ def _running_trial(trial_id: int, number: int) -> FrozenTrial:
         user_attrs={},
         system_attrs={},
         intermediate_values={},
+    )
+
+
+def _has_been_written(trial: FrozenTrial, changes: TrialChanges) -> bool:
+    """True where the connection was lost between the end of a transaction and the word that it has ended."""
+    attributes = (*changes.user_attrs.items(), *changes.system_attrs.items())
+    known = {**trial.user_attrs, **trial.system_attrs}
+    return (
+        changes.state in (None, trial.state)
+        and changes.params.keys() <= trial.params.keys()
+        and all(name in known and known[name] == value for name, value in attributes)
     )

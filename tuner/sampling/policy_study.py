@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import optuna
@@ -12,12 +11,14 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
+from mlflow_config.database_errors import is_locked
 from runners.trial import Prediction, TrialResult, TrialStatus
 from search_spaces.base import SearchSpace
 from search_spaces.policy import RecomputePolicy
 from tuner.objective import Score
 from tuner.sampling.distributions import to_distributions
 from tuner.sampling.driver_storage import DriverStorage
+from tuner.sampling.patience import Patience
 from tuner.sampling.policy_sampler import PolicySampler
 from tuner.sampling.trial_database import open_database
 from tuner.sampling.trial_records import RESULT_ATTRIBUTE, policy_of, status_of
@@ -108,21 +109,23 @@ class PolicyStudy:
         trial = self._in_flight.pop(result.trial_number)
         num_counted = self.num_counted_trials()
         try:
-            trial.set_user_attr(RESULT_ATTRIBUTE, result.model_dump(mode="json", exclude={"policy"}))
-            self._finish(trial, score)
+            self._store(trial, result, score)
         except UpdateFinishedTrialError:
             self._num_counted = None
             return False
         self._num_counted = num_counted - (result.status in _UNCOUNTED)
         return True
 
-    def close_interrupted(self, score: Callable[[TrialResult], Score]) -> list[Proposal]:
+    def close_interrupted(
+        self, score: Callable[[TrialResult], Score], kept: Mapping[int, TrialResult] | None = None
+    ) -> list[Proposal]:
         """Closes trials that a dead driver left running: finished ones by their result, all others as cancelled.
 
         For the start of a resumed study, when no other driver is alive.
 
         Args:
             score: What a stored result is worth.
+            kept: Results by trial number that were kept elsewhere, for trials whose end could not be stored.
 
         Returns:
             The trials that had no result, with their policies.
@@ -137,11 +140,34 @@ class PolicyStudy:
                 result = TrialResult.model_validate({**stored, "policy": policy})
                 self._finish(optuna.Trial(self._study, frozen._trial_id), score(result))
                 continue
+            result_elsewhere = (kept or {}).get(frozen.number)
+            if policy is not None and result_elsewhere is not None and result_elsewhere.policy.key == policy.key:
+                self._store(optuna.Trial(self._study, frozen._trial_id), result_elsewhere, score(result_elsewhere))
+                continue
             self._study.tell(frozen.number, state=TrialState.FAIL)
             if policy is not None:
                 closed.append(Proposal(frozen.number, policy))
         self._num_counted = None
         return closed
+
+    def restore(self, results: Iterable[TrialResult], score: Callable[[TrialResult], Score]) -> None:
+        """Takes in the trials of a study whose storage was lost, under their own numbers.
+
+        Those that are there already stay, so it may be done again where it was interrupted.
+        """
+        self.close_interrupted(score)
+        for result in sorted(results, key=lambda result: result.trial_number):
+            trials = self._study.get_trials(deepcopy=False)
+            is_enqueued = bool(trials) and trials[-1].state is TrialState.WAITING
+            if result.trial_number < len(trials) - is_enqueued:
+                continue
+            for _ in range(len(trials), result.trial_number):
+                # It had not ended, or its policy is not known.
+                self._study.add_trial(optuna.trial.create_trial(state=TrialState.FAIL))
+            if not is_enqueued:
+                self._study.enqueue_trial(dict(self._space.encode(result.policy)))
+            self._store(self._study.ask(self._distributions), result, score(result))
+        self._num_counted = None
 
     def results(self) -> list[TrialResult]:
         """Results of all finished trials, in order of number; those closed without one read as cancelled."""
@@ -179,13 +205,18 @@ class PolicyStudy:
         """Keeps plain JSON data with the study."""
         self._study.set_user_attr(name, value)
 
-    def unique_id(self) -> str:
-        """What tells this study from every other one, in other stores too; made on first use, kept with the study."""
+    def unique_id(self) -> str | None:
+        """What tells this study from every other one, in other stores too; None before `set_unique_id`."""
         known = self.attribute(_ID_ATTRIBUTE)
-        if known is None:
-            known = uuid.uuid4().hex
-            self.set_attribute(_ID_ATTRIBUTE, known)
-        return str(known)
+        return None if known is None else str(known)
+
+    def set_unique_id(self, unique_id: str) -> None:
+        """Keeps the id with the study."""
+        self.set_attribute(_ID_ATTRIBUTE, unique_id)
+
+    def _store(self, trial: optuna.Trial, result: TrialResult, score: Score) -> None:
+        trial.set_user_attr(RESULT_ATTRIBUTE, result.model_dump(mode="json", exclude={"policy"}))
+        self._finish(trial, score)
 
     def _finish(self, trial: optuna.Trial, score: Score) -> None:
         for name, overshoot in score.constraints.items():
@@ -206,16 +237,32 @@ def open_policy_study(
     sampler: PolicySampler,
     storage: str | BaseStorage | None = None,
     predict: Predictor | None = None,
+    is_new: bool = False,
+    patience: Patience | None = None,
 ) -> PolicyStudy:
-    """The study of this name in the storage, created where there is none; None keeps it in memory."""
+    """The study of this name in the storage, created where there is none; None keeps it in memory.
+
+    Args:
+        is_new: There must be none: of two drivers that begin at the same moment, one gets the study.
+        patience: With a storage that does not answer once it is open; default is none.
+
+    Raises:
+        optuna.exceptions.DuplicatedStudyError: There is one, and it should be new.
+    """
     # Optuna reports every study it creates on standard error; what the user should know we say ourselves.
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    driver_storage = DriverStorage(open_database(storage)) if isinstance(storage, str) else None
+    driver_storage = _open_storage(storage, patience or Patience()) if isinstance(storage, str) else None
     study = optuna.create_study(
         study_name=name,
         storage=driver_storage or storage,
         sampler=sampler,
         directions=("maximize", "minimize"),
-        load_if_exists=True,
+        load_if_exists=not is_new,
     )
     return PolicyStudy(study, space, sampler, driver_storage, predict=predict)
+
+
+def _open_storage(url: str, patience: Patience) -> DriverStorage:
+    """At first, only a lock is waited for: whatever else is wrong is more likely in the address."""
+    database = replace(patience, is_worth_it=is_locked).call(lambda _: open_database(url))
+    return DriverStorage(database, patience)

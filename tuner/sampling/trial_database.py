@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy
+from optuna.exceptions import StorageInternalError
 from optuna.storages import RDBStorage
 
 from mlflow_config.sqlite_file import is_on_local_disk
+
+#: A PostgreSQL server that is cut off is noticed within a minute; the system itself waits two hours. These are options
+#: of the client library (https://www.postgresql.org/docs/current/libpq-connect.html); an address may say otherwise.
+_POSTGRESQL_OPTIONS = {
+    "connect_timeout": 10,
+    "keepalives_idle": 20,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+
+
+class DatabaseGoneError(StorageInternalError):
+    """The file was removed or replaced by another one while it was in use."""
 
 
 def open_database(url: str) -> RDBStorage:
@@ -18,14 +34,44 @@ def open_database(url: str) -> RDBStorage:
     written outlives the process in any case; a power failure may take the last trials with it, and harms no others.
     Other databases are as durable as they are set up to be.
     """
-    database = RDBStorage(url)
+    database = RDBStorage(url, engine_kwargs=_engine_options(url))
     path = database.engine.url.database
     is_file = database.engine.dialect.name == "sqlite" and path not in (None, "", ":memory:")
-    if is_file and is_on_local_disk(Path(str(path)).parent):
-        sqlalchemy.event.listen(database.engine, "connect", _use_write_ahead_log)
-        # Connections that were opened before; the next ones are opened with the log.
-        database.engine.dispose()
+    if is_file:
+        file = Path(str(path))
+        if is_on_local_disk(file.parent):
+            sqlalchemy.event.listen(database.engine, "connect", _use_write_ahead_log)
+            # Connections that were opened before; the next ones are opened with the log.
+            database.engine.dispose()
+        _refuse_another_file(database.engine, file)
     return database
+
+
+def _engine_options(url: str) -> dict[str, Any]:
+    address = sqlalchemy.make_url(url)
+    if address.get_backend_name() == "sqlite":
+        return {}
+    # A connection that the server has closed meanwhile is replaced before it is used.
+    options: dict[str, Any] = {"pool_pre_ping": True}
+    if address.get_backend_name() == "postgresql" and address.get_driver_name() in ("psycopg", "psycopg2"):
+        unsaid = {name: value for name, value in _POSTGRESQL_OPTIONS.items() if name not in address.query}
+        options["connect_args"] = unsaid
+    return options
+
+
+def _refuse_another_file(engine: sqlalchemy.Engine, path: Path) -> None:
+    """SQLite goes on writing to a file that has lost its name, and nobody would find it again."""
+    opened = os.stat(path)
+
+    def check(connection: Any, record: object, proxy: object) -> None:
+        try:
+            is_same = os.path.samestat(os.stat(path), opened)
+        except FileNotFoundError:
+            is_same = False
+        if not is_same:
+            raise DatabaseGoneError("the file was removed or replaced while it was in use")
+
+    sqlalchemy.event.listen(engine, "checkout", check)
 
 
 def _use_write_ahead_log(connection: Any, _: object) -> None:

@@ -194,7 +194,9 @@ def test_attributes_and_the_studys_own_id_survive(space: ProductSpace, tmp_path:
     storage = f"sqlite:///{tmp_path / 'study.db'}"
     study = open_study(space, storage)
     assert study.attribute("goal") is None
+    assert study.unique_id() is None
     study.set_attribute("goal", {"memory_cap": "600MiB"})
+    study.set_unique_id("id-1")
     resumed = open_study(space, storage)
     assert resumed.attribute("goal") == {"memory_cap": "600MiB"}
-    assert resumed.unique_id() == study.unique_id()
+    assert resumed.unique_id() == "id-1"
