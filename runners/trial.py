@@ -279,6 +279,8 @@ class TrialResult(Record):
             where nothing is compiled. Short where the process or the compiler's cache on disk held the code already.
         num_recompiles: Times that code was compiled again for other shapes or another placement, as `torch.compile`
             counts them.
+        mfu: FLOP/s of the plain step over the device's dense peak, 0 to 1; None where that peak is not known.
+        hfu: The same with the FLOPs of recompute, which raises it for nothing.
         peak_memory_bytes: What the cap is tested against: reserved on accelerators, allocated on CPU.
         prediction: What had been predicted of it; added by whoever asked for the trial.
         detail: The long form of ``reason`` (traceback, tensor lists) for the log file.
@@ -305,6 +307,8 @@ class TrialResult(Record):
     recomputed_flops_ratio: float | None = None
     compile_time_s: float | None = None
     num_recompiles: int | None = None
+    mfu: float | None = None
+    hfu: float | None = None
     peak_memory_bytes: int | None = None
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None

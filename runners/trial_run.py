@@ -7,12 +7,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from runners.compiler import compiling_afresh
 from runners.devices.base import PeakMemory
-from runners.measure.flops import count_step_flops
+from runners.measure.flops import StepFlops, count_step_flops
 from runners.measure.length_mix import mean_over_lengths, run_in_turn
 from runners.measure.spread import median_standard_error
 from runners.measure.step_time import StepTimes, measure_step_times, time_once
+from runners.measure.utilization import Utilization, utilization
 from runners.proof.randomness import seed_everything
 from runners.rig import Rig, RigStep
 from runners.trial import TrialResult, TrialSpec, TrialStatus, Verdict, Verification
@@ -67,27 +70,31 @@ class TrialRun:
         peak = session.device.measure_peak(RigStep(rig, micro_batches), live_bytes_before_trial=live_bytes)
         # Made only now: the peak is that of the longest sequences alone.
         steps = [micro_batches, *session.shorter_steps(spec.policy)]
-        flops_ratio = self._recomputed_flops_ratio(rig, [step[0] for step in steps])
+        flops = self._step_flops(rig, steps)
         times = mean_over_lengths(self._times(rig, steps, peak, verification), len(steps))
-        return self._result(verification, peak, flops_ratio, times)
+        return self._result(verification, peak, flops, times)
 
     def _verify(self, rig: Rig) -> Verification:
         if not self._spec.measurement.verify:
             return Verification(verdict=Verdict.UNVERIFIED, reason="measurement.verify is false")
         return self._session.prover.verify(self._policy, rig)
 
-    def _recomputed_flops_ratio(self, rig: Rig, micro_batches: Sequence[Mapping[str, Any]]) -> float | None:
-        """FLOPs that recompute adds, over those of the plain step; None where the model has none that are counted.
+    def _step_flops(self, rig: Rig, steps: Sequence[Sequence[Mapping[str, Any]]]) -> StepFlops:
+        """Of the mean step over all lengths, counted over one micro-batch of each; the others of a step cost the same.
 
-        Both are counted in one step under the policy: the plain model may not fit at this micro-batch. In compiled code
-        no operator is seen.
+        Both figures come from one pass under the policy: the plain model may not fit at this micro-batch. In compiled
+        code no operator is seen.
         """
         if self._policy.compile is not None:
-            return None
+            return StepFlops(0, 0)
+        micro_batches = [step[0] for step in steps]
         seed_everything(self._spec.workload.seed)
         flops = count_step_flops(lambda: rig.step.accumulate(micro_batches), rig.phases)
         rig.step.drop_gradients()
-        return flops.recomputed / flops.plain if flops.plain else None
+        num_micro_batches = self._spec.policy.batch.gradient_accumulation_steps
+        return StepFlops(
+            flops.plain * num_micro_batches // len(steps), flops.recomputed * num_micro_batches // len(steps)
+        )
 
     def _times(
         self,
@@ -151,14 +158,19 @@ class TrialRun:
             return True
         return limit is not None and now - self._start > _TIMING_DEADLINE_SHARE * limit
 
-    def _result(
-        self, verification: Verification, peak: PeakMemory, flops_ratio: float | None, times: StepTimes
-    ) -> TrialResult:
+    def _utilization(self, flops: StepFlops, step_time_s: float) -> Utilization | None:
+        assert self.rig is not None
+        workload = self._spec.workload
+        compute_type = getattr(torch, workload.autocast or workload.dtype)
+        return utilization(flops, step_time_s, self._session.device, self.rig.model, compute_type)
+
+    def _result(self, verification: Verification, peak: PeakMemory, flops: StepFlops, times: StepTimes) -> TrialResult:
         batch = self._spec.policy.batch
         step_time_s = statistics.median(times.step_times_s)
         samples_per_second = batch.global_batch_size / step_time_s
         tokens = self._session.workload.tokens_per_sample
         speed = times.relative_speed()
+        use = self._utilization(flops, step_time_s)
         return TrialResult(
             trial_number=self._spec.trial_number,
             policy=self._spec.policy,
@@ -176,7 +188,9 @@ class TrialRun:
             backward_time_s=times.phases.backward_s,
             recompute_time_s=None if self._rebuilds_unseen() else times.phases.recompute_s,
             optimizer_time_s=times.phases.optimizer_s,
-            recomputed_flops_ratio=flops_ratio,
+            recomputed_flops_ratio=flops.recomputed / flops.plain if flops.plain else None,
+            mfu=None if use is None else use.mfu,
+            hfu=None if use is None else use.hfu,
             peak_memory_bytes=peak.capped_bytes,
             peak_allocated_bytes=peak.allocated_bytes,
             peak_reserved_bytes=peak.reserved_bytes,

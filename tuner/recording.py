@@ -45,6 +45,8 @@ _METRICS = (
     names.RECOMPUTED_FLOPS_RATIO,
     names.COMPILE_TIME_S,
     names.NUM_RECOMPILES,
+    names.MFU,
+    names.HFU,
     names.PEAK_MEMORY_BYTES,
     names.PEAK_ALLOCATED_BYTES,
     names.PEAK_RESERVED_BYTES,

@@ -77,6 +77,8 @@ class TrialRecord(_Record):
     recompute_time_s: float | None
     optimizer_time_s: _From0 | None
     recomputed_flops_ratio: _From0 | None
+    mfu: _From0 | None = None
+    hfu: _From0 | None = None
     peak_memory_bytes: _Positive | None
     peak_allocated_bytes: _Count | None
     peak_reserved_bytes: _Count | None

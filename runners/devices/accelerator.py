@@ -1,36 +1,40 @@
-"""Any accelerator that torch drives through `torch.accelerator`: NVIDIA (cuda) and Ascend (npu, with torch_npu).
-
-Nothing here has been run on such hardware yet; the contract tests in tests/device cover it where there is one.
-"""
+"""Any accelerator that torch drives: NVIDIA (cuda), Ascend (npu, by torch_npu), or another that registers itself."""
 
 from __future__ import annotations
 
 import gc
-import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
 from runners.devices.base import MeasuredStep, PeakMemory
+from runners.devices.device_memory import DeviceMemory
+from runners.devices.peak_flops import peak_flops_per_second
 
 
 class AcceleratorDevice:
-    """The current device of one accelerator type; figures come from its caching allocator."""
+    """The current device of one accelerator type; figures come from its caching allocator.
+
+    Raises:
+        WorkloadError: torch's interface to this accelerator lacks a figure that a trial cannot do without.
+    """
 
     def __init__(self, kind: str) -> None:
-        if kind == "npu":
-            importlib.import_module("torch_npu")  # Registers the npu backend with torch.
         self.kind = kind
-        self._backend: Any = torch.get_device_module(kind)
         self.torch_device = torch.device(kind, torch.accelerator.current_device_index())
+        self._backend = torch.get_device_module(kind)
+        self._memory = DeviceMemory(self.torch_device)
 
     def describe(self) -> str:
-        return str(self._backend.get_device_name(self.torch_device))
+        name = getattr(self._backend, "get_device_name", None)
+        return self.kind if name is None else str(name(self.torch_device))
 
     def total_memory_bytes(self) -> int:
-        return int(self._backend.get_device_properties(self.torch_device).total_memory)
+        return self._memory.total_bytes()
+
+    def peak_flops_per_second(self, compute_type: str) -> float | None:
+        return peak_flops_per_second(self.describe(), compute_type)
 
     def synchronize(self) -> None:
         torch.accelerator.synchronize()
@@ -45,30 +49,30 @@ class AcceleratorDevice:
 
     def live_bytes(self) -> int:
         gc.collect()
-        return int(torch.accelerator.memory_allocated())
+        return self._memory.allocated_bytes()
 
     def measure_peak(self, step: MeasuredStep, *, live_bytes_before_trial: int) -> PeakMemory:
         # Blocks that the proof left in the cache are reserved, but training alone would not reserve them.
         self.release_cached_memory()
         step.run(lambda _: None)
         self.synchronize()
-        torch.accelerator.reset_peak_memory_stats()
+        self._memory.reset_peak()
         step.run(lambda _: None)
         self.synchronize()
-        allocated = int(torch.accelerator.max_memory_allocated()) - live_bytes_before_trial
-        return PeakMemory(allocated, int(torch.accelerator.max_memory_reserved()), None)
+        allocated = self._memory.peak_allocated_bytes() - live_bytes_before_trial
+        return PeakMemory(allocated, self._memory.peak_reserved_bytes(), None)
 
     @contextmanager
     def memory_limit(self, limit_bytes: int | None) -> Iterator[None]:
+        """Where the accelerator has no limit to set, a trial over the cap is measured whole and found infeasible."""
         if limit_bytes is None:
             yield
             return
-        fraction = min(1.0, limit_bytes / self.total_memory_bytes())
-        self._backend.set_per_process_memory_fraction(fraction, self.torch_device)
+        self._memory.set_limit(limit_bytes)
         try:
             yield
         finally:
-            self._backend.set_per_process_memory_fraction(1.0, self.torch_device)
+            self._memory.set_limit(None)
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, torch.OutOfMemoryError | MemoryError)
@@ -79,4 +83,4 @@ class AcceleratorDevice:
 
     def release_cached_memory(self) -> None:
         gc.collect()
-        torch.accelerator.empty_cache()
+        self._memory.empty_cache()

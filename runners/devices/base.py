@@ -62,6 +62,9 @@ class Device(Protocol):
     def total_memory_bytes(self) -> int:
         """Memory that a percentage cap is a share of."""
 
+    def peak_flops_per_second(self, compute_type: str) -> float | None:
+        """Dense peak in products of that type (``tf32`` is float32 on tensor cores); None where it is not known."""
+
     def synchronize(self) -> None:
         """Waits until all work given to the device is done."""
 

@@ -36,6 +36,10 @@ class CpuDevice:
     def total_memory_bytes(self) -> int:
         return int(psutil.virtual_memory().total)
 
+    def peak_flops_per_second(self, compute_type: str) -> float | None:
+        """Not known: clocks and vector units vary with the load and within one name."""
+        return None
+
     def synchronize(self) -> None:
         """Nothing to wait for: the CPU runs its work at once."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 
 import torch
@@ -10,6 +11,9 @@ from runners.base import WorkloadError
 from runners.devices.accelerator import AcceleratorDevice
 from runners.devices.base import Device
 from runners.devices.cpu import CpuDevice
+
+#: Packages that register an accelerator with torch; torch finds them by itself unless TORCH_DEVICE_BACKEND_AUTOLOAD=0.
+_BACKEND_PACKAGES = {"npu": "torch_npu"}
 
 
 def open_device(name: str) -> Device:
@@ -22,16 +26,36 @@ def open_device(name: str) -> Device:
         name = _best_kind()
     if name == "cpu":
         return CpuDevice()
-    if name not in ("cuda", "npu"):
-        raise WorkloadError(f"runner.device is {name}; known are auto, cpu, cuda and npu")
-    if name == "npu" and importlib.util.find_spec("torch_npu") is None:
-        raise WorkloadError("runner.device is npu, but torch_npu is not installed here; install it or use cpu")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise WorkloadError("runner.device is cuda, but torch finds no CUDA device here; use cpu or another node")
+    _load_backend(name)
+    found = _accelerator()
+    if found != name:
+        raise WorkloadError(
+            f"runner.device is {name}, but {_what_is_missing(name)}; torch finds {found or 'no accelerator'} here; "
+            f"use {found or 'cpu'} or auto, or another node"
+        )
     return AcceleratorDevice(name)
 
 
 def _best_kind() -> str:
-    if torch.cuda.is_available():
-        return "cuda"
-    return "npu" if importlib.util.find_spec("torch_npu") is not None else "cpu"
+    for name in _BACKEND_PACKAGES:
+        _load_backend(name)
+    return _accelerator() or "cpu"
+
+
+def _accelerator() -> str | None:
+    """The kind of accelerator that this process can use, by torch's name; None where there is none."""
+    device = torch.accelerator.current_accelerator(check_available=True)
+    return None if device is None else device.type
+
+
+def _load_backend(name: str) -> None:
+    package = _BACKEND_PACKAGES.get(name)
+    if package is not None and _accelerator() is None and importlib.util.find_spec(package) is not None:
+        importlib.import_module(package)
+
+
+def _what_is_missing(name: str) -> str:
+    package = _BACKEND_PACKAGES.get(name)
+    if package is not None and importlib.util.find_spec(package) is None:
+        return f"{package} is not installed here"
+    return f"torch finds no {name} device here"

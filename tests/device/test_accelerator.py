@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from runners.base import WorkloadError
 from runners.devices.base import Device
 from runners.devices.registry import open_device
 from runners.trial import MeasurementSpec, TrialSpec, TrialStatus, Verdict, WorkloadSpec
@@ -32,15 +34,21 @@ MIB = 2**20
 def _open(kind: str) -> Device:
     if kind == "cuda" and not torch.cuda.is_available():
         pytest.skip("torch finds no CUDA device on this machine")
-    if kind == "npu" and importlib.util.find_spec("torch_npu") is None:
+    if kind == "npu" and not _has_npu():
         pytest.skip("torch_npu is not installed on this machine")
     return open_device(kind)
+
+
+def _has_npu() -> bool:
+    return importlib.util.find_spec("torch_npu") is not None or torch._C._get_privateuse1_backend_name() == "npu"
 
 
 class AcceleratorContract(DeviceContract):  # type: ignore[misc]  # loaded from a file, so mypy sees Any
     """What holds on every accelerator on top of the common contract."""
 
     kind: str
+    #: Of the GPT that trials train.
+    width, sequence_length = 256, 256
 
     @pytest.fixture
     def device(self) -> Device:
@@ -77,9 +85,10 @@ class AcceleratorContract(DeviceContract):  # type: ignore[misc]  # loaded from 
     def test_trial_of_a_small_gpt_matches_and_fits_its_own_peak(self, device: Device, action: str) -> None:
         from runners.worker import TrialWorker
 
-        args = {"n_layer": 4, "n_embd": 256, "n_head": 4, "vocab_size": 1000, "max_sequence_length": 256}
+        length = self.sequence_length
+        args = {"n_layer": 4, "n_embd": self.width, "n_head": 4, "vocab_size": 1000, "max_sequence_length": length}
         workload = WorkloadSpec(
-            model_factory="runners.workloads.gpt:gpt", model_args=args, sequence_length=256, device=self.kind
+            model_factory="runners.workloads.gpt:gpt", model_args=args, sequence_length=length, device=self.kind
         )
         placement = BlockListPlacement("blocks", 4, (("attention", "attn"), ("mlp", "mlp")), (Region(0, 3, action),))
         policy = RecomputePolicy(BatchShape.split(global_batch_size=8, micro_batch_size=4), (placement,))
@@ -108,3 +117,18 @@ class TestCuda(AcceleratorContract):
 @pytest.mark.npu
 class TestNpu(AcceleratorContract):
     kind = "npu"
+
+
+@pytest.mark.skipif("RECOMPUTE_TUNER_STAND_IN" not in os.environ, reason="run by test_stand_in.py, where it is built")
+class TestStandIn(AcceleratorContract):
+    kind = os.environ.get("RECOMPUTE_TUNER_STAND_IN", "")
+    width, sequence_length = 32, 32
+
+    def test_is_what_auto_takes(self, device: Device) -> None:
+        assert device.kind == self.kind
+        assert open_device("auto").kind == self.kind
+        assert device.torch_device.type == self.kind
+
+    def test_other_kinds_are_refused_with_this_one(self, device: Device) -> None:
+        with pytest.raises(WorkloadError, match=f"torch finds {self.kind} here; use {self.kind} or auto"):
+            open_device("cuda")

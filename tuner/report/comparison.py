@@ -48,6 +48,8 @@ def compare_trials(results: StudyResults, summary: StudySummary) -> Comparison |
         _row("recompute", trials, lambda trial: _time(trial.recompute_time_s)),
         _row("optimizer", trials, lambda trial: _time(trial.optimizer_time_s)),
         _row("FLOPs added by recompute", trials, lambda trial: _percent(trial.recomputed_flops_ratio)),
+        _row("MFU", trials, lambda trial: _percent(trial.mfu)),
+        _row("HFU", trials, lambda trial: _percent(trial.hfu)),
         _row("proof", trials, _proof),
         _row("feasible", trials, lambda trial: "yes" if trial.feasible else f"no: {trial.infeasible_reason}"),
     ]
