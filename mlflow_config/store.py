@@ -137,6 +137,26 @@ class TrackingStore:
 
         return self._patiently(f"look for runs with {tag} {value!r}", operation)
 
+    def find_own_runs(self, tag: str, value: str, *, with_tag: str) -> list[StoredRun]:
+        """Runs of any experiment that have the value in one tag and anything in another; oldest first."""
+        conditions = f"tags.`{tag}` = {_quoted(value)} and tags.`{with_tag}` LIKE '%'"
+
+        def operation() -> list[StoredRun]:
+            experiments = [found.experiment_id for found in self._mlflow.search_experiments()]
+            found = self._mlflow.search_runs(experiments, conditions, order_by=["attributes.start_time ASC"])
+            return [_stored(run) for run in found] if experiments else []
+
+        return self._patiently(f"look for runs with {tag} {value!r}", operation)
+
+    def read_text(self, run: StoredRun, path: str) -> str:
+        """One file of the run."""
+
+        def operation() -> str:
+            with tempfile.TemporaryDirectory() as folder:
+                return Path(self._mlflow.download_artifacts(run.run_id, path, folder)).read_text()
+
+        return self._patiently(f"read {path}", operation)
+
     def create_run(self, experiment_id: str, name: str, *, tags: Mapping[str, str], start_time_ms: int) -> StoredRun:
         """A new run, RUNNING. Where it fails the run may exist all the same: look for it before creating it again."""
 

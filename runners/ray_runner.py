@@ -6,16 +6,33 @@ import logging
 import signal
 import socket
 import threading
+import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import ray
 import ray.exceptions
 
 from runners.base import RunnerError
+from runners.cluster_nodes import (
+    alive_nodes,
+    amounts,
+    default_resources,
+    fitting,
+    num_free_slots,
+    num_slots,
+    of_one_kind,
+    other_kinds,
+    total_resources,
+)
+from runners.cluster_shares import Claim, ClusterShare
+from runners.code_package import CodePackage
 from runners.diagnosis.records import Diagnosis, DiagnosisSpec
+from runners.node_speeds import NodeSpeeds
 from runners.private_cluster import start_private_cluster
+from runners.ray_agents import end_agents, start_agent, worker_environment
+from runners.release import release_digest
 from runners.step_timeline.records import StepTimeline, StepTimelineSpec
 from runners.trial import (
     Answer,
@@ -32,7 +49,7 @@ from runners.trial import (
     TrialStatus,
     failed_trial,
 )
-from runners.worker_agent import WorkerAgent, read_inspection
+from runners.worker_agent import read_inspection
 
 logger = logging.getLogger(__name__)
 
@@ -42,10 +59,6 @@ AnswerT = TypeVar("AnswerT", bound=Answer)
 _CONNECT_TIMEOUT_S = 5.0
 #: Seconds that an agent may take to come up on a cluster that has the resources in total.
 _AGENT_TIMEOUT_S = 120.0
-#: Seconds that an agent may take to end its worker and all that this started.
-_STOP_TIMEOUT_S = 10.0
-#: Ray's own names of the resources that it treats apart from custom ones.
-_CPU, _GPU = "CPU", "GPU"
 
 
 @dataclass(frozen=True)
@@ -57,11 +70,18 @@ class RayRunnerOptions:
         resources_per_trial: Amounts by Ray's names (CPU, GPU, NPU, custom); None gives each trial one accelerator
             where the cluster has some, else all CPUs of a node.
         process_per_trial: A new worker process for every trial.
+        accelerator_type: Kind of accelerator by Ray's name, such as H100; None takes the kind that the cluster has most
+            of. All trials of a study run on one kind.
+        code: The user's own files, sent to the nodes of a cluster that was joined; None where they need none.
+        claim: What the study wants of a cluster that it shares with others.
     """
 
     address: str | None = None
     resources_per_trial: Mapping[str, float] | None = None
     process_per_trial: bool = False
+    accelerator_type: str | None = None
+    code: CodePackage | None = None
+    claim: Claim = field(default_factory=Claim)
 
 
 @dataclass
@@ -82,6 +102,10 @@ class RayRunner:
         self._idle: list[tuple[Any, str]] = []
         self._in_flight: dict[Any, _InFlight] = {}
         self._waiting: list[TrialSpec] = []  # Trials whose node was lost, until there is room to run them again.
+        self._code: Any = None
+        self._speeds = NodeSpeeds()
+        self._untrusted: set[str] = set()
+        self._share: ClusterShare | None = None
 
     def open(self) -> None:
         """Starts or joins the cluster and checks that it can run a trial at all.
@@ -100,28 +124,59 @@ class RayRunner:
             # Ray takes SIGTERM for itself and would end the process on the spot.
             signal.signal(signal.SIGTERM, sigterm_handler)
         self._is_open = True
-        self._resources = dict(self._options.resources_per_trial or _default_resources(_alive_nodes()))
-        if self.capacity() < 1:
-            asked = _amounts(self._resources)
-            has = _amounts(_total_resources())
+        try:
+            self._resources = self._checked_resources()
+        except RunnerError:
             self.close()
+            raise
+        if self._options.address is not None:
+            self._share = ClusterShare(uuid.uuid4().hex, self._options.claim)
+            self._code = None if self._options.code is None else ray.put(self._options.code)
+
+    def _checked_resources(self) -> dict[str, float]:
+        nodes = alive_nodes()
+        asked = dict(self._options.resources_per_trial or default_resources(nodes))
+        if num_slots(nodes, asked) < 1:
             raise RunnerError(
-                f"runner.resources_per_trial asks {asked}, but no node can give that; the cluster has {has} in all; "
-                "ask for less or name another runner.ray_address"
+                f"runner.resources_per_trial asks {amounts(asked)}, but no node can give that; the cluster has "
+                f"{amounts(total_resources())} in all; ask for less or name another runner.ray_address"
             )
+        return of_one_kind(asked, nodes, self._options.accelerator_type)
 
     def describe(self) -> str:
         self.open()
         where = self._options.address or "private local cluster"
-        nodes = len(_alive_nodes())
+        nodes = len(alive_nodes())
+        others = other_kinds(self._resources, alive_nodes())
+        untouched = (
+            f"; {', '.join(others)} {'is' if len(others) == 1 else 'are'} left to other studies" if others else ""
+        )
         return (
-            f"Ray: {where}, {nodes} node{'s' if nodes > 1 else ''} with {_amounts(_total_resources())}; "
-            f"each trial gets {_amounts(self._resources)}, {self.capacity()} at a time"
+            f"Ray: {where}, {nodes} node{'s' if nodes > 1 else ''} with {amounts(total_resources())}; "
+            f"each trial gets {amounts(self._resources)}, {self.capacity()} at a time{untouched}"
         )
 
     def capacity(self) -> int:
+        """What may be in flight now: on a shared cluster this study's share, as far as others have given it free."""
         self.open()
-        return sum(_fitting(node["Resources"], self._resources) for node in _alive_nodes())
+        nodes = self._nodes()
+        slots = num_slots(nodes, self._resources)
+        if slots < 1:
+            return slots
+        if self._share is None:
+            return min(slots, self._options.claim.max_trials or slots)
+        share = self._share.num_trials(slots)
+        self._end_idle_beyond(share)
+        own = len(self._in_flight) + len(self._idle)
+        # One at least: where all is taken, the next trial waits for what others give back.
+        return max(1, min(share, own + num_free_slots(nodes, self._resources)))
+
+    def _end_idle_beyond(self, share: int) -> None:
+        """Gives devices back that are another study's share now."""
+        surplus = min(len(self._idle), len(self._in_flight) + len(self._idle) - share)
+        if surplus > 0:
+            end_agents([agent for agent, _ in self._idle[:surplus]])
+            del self._idle[:surplus]
 
     def inspect(self, spec: InspectionSpec) -> ModelInspection:
         agent, node_id = self._take_agent()
@@ -166,7 +221,7 @@ class RayRunner:
             failed_trial(spec, TrialStatus.CANCELLED, "the study was stopped before the trial ended")
             for spec in [*(flight.spec for flight in self._in_flight.values()), *self._waiting]
         ]
-        _end([flight.agent for flight in self._in_flight.values()])
+        end_agents([flight.agent for flight in self._in_flight.values()])
         self._in_flight.clear()
         self._waiting.clear()
         return cancelled
@@ -175,8 +230,10 @@ class RayRunner:
         if not self._is_open:
             return
         self.cancel()
-        _end([agent for agent, _ in self._idle])
+        end_agents([agent for agent, _ in self._idle])
         self._idle.clear()
+        if self._share is not None:
+            self._share.leave()
         # Only this process's connection ends; a cluster that it did not start goes on.
         ray.shutdown()
         self._is_open = False
@@ -204,11 +261,52 @@ class RayRunner:
             )
         except ray.exceptions.RayError as error:
             return self._lost(flight, error)
+        if self._is_from_slow_node(flight, result):
+            return None
         self._idle.append((flight.agent, flight.node_id))
         return result
 
+    def _is_from_slow_node(self, flight: _InFlight, result: TrialResult) -> bool:
+        """True where the node turns out slower than its peers: its figures are no figures, and the trial runs again."""
+        if result.device_probe_s is None:
+            return False
+        self._speeds.add(flight.node_id, result.device_probe_s)
+        slowness = self._speeds.slowness(flight.node_id)
+        if slowness is None or not set(self._node_ids()) - {flight.node_id}:
+            return False
+        self._untrusted.add(flight.node_id)
+        slow = [agent for agent, node_id in self._idle if node_id == flight.node_id]
+        self._idle = [(agent, node_id) for agent, node_id in self._idle if node_id != flight.node_id]
+        end_agents([flight.agent, *slow])
+        logger.warning(
+            "node %s (%s) takes %.2f times as long as its peers for the same work: it gets no further trials, and "
+            "trial %d runs again elsewhere",
+            result.node,
+            flight.node_id[:8],
+            slowness,
+            flight.spec.trial_number,
+        )
+        self._waiting.append(flight.spec)
+        return True
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        """Those alive that are trusted."""
+        return [node for node in alive_nodes() if node["NodeID"] not in self._untrusted]
+
+    def _node_ids(self) -> list[str]:
+        """Of those that a trial fits on."""
+        return [node["NodeID"] for node in self._nodes() if fitting(node["Resources"], self._resources) >= 1]
+
+    def _trusted_node(self) -> str | None:
+        """Where the next agent must go, once some nodes are not trusted; None lets Ray spread them."""
+        if not self._untrusted:
+            return None
+        nodes = self._nodes()
+        free = {node["NodeID"]: num_free_slots([node], self._resources) for node in nodes}
+        return max(free, key=lambda node_id: free[node_id], default=None)
+
     def _lost(self, flight: _InFlight, error: ray.exceptions.RayError) -> TrialResult | None:
-        if any(node["NodeID"] == flight.node_id for node in _alive_nodes()):
+        if any(node["NodeID"] == flight.node_id for node in alive_nodes()):
             reason = f"the process that watches over the worker on node {flight.node_id[:8]} died"
             return failed_trial(flight.spec, TrialStatus.FAILED, reason, detail=str(error))
         if flight.retried or self.capacity() < 1:
@@ -233,98 +331,48 @@ class RayRunner:
 
     def _take_agent(self) -> tuple[Any, str]:
         self.open()
-        alive = {node["NodeID"] for node in _alive_nodes()}
+        alive = {node["NodeID"] for node in alive_nodes()}
         self._idle = [(agent, node_id) for agent, node_id in self._idle if node_id in alive]
         if self._idle:
             return self._idle.pop()
-        custom = {name: amount for name, amount in self._resources.items() if name not in (_CPU, _GPU)}
-        # No restarts and no retries: what crashed a worker once would crash it again.
-        agent_class: Any = ray.remote(max_restarts=0, max_task_retries=0)(_NodeAgent)
-        agent = agent_class.options(
-            num_cpus=self._resources.get(_CPU, 0),
-            num_gpus=self._resources.get(_GPU, 0),
-            resources=custom,
-            max_concurrency=2,  # One call runs a trial, another may stop it.
-        ).remote(_worker_environment(self._resources), self._options.process_per_trial)
-        try:
-            node_id = ray.get(agent.node_id.remote(), timeout=_AGENT_TIMEOUT_S)
-        except ray.exceptions.GetTimeoutError as error:
+        agent = start_agent(
+            self._resources,
+            worker_environment(self._resources),
+            process_per_trial=self._options.process_per_trial,
+            code=self._code,
+            only_on=self._trusted_node(),
+        )
+        introduction = self._introduction(agent)
+        if introduction["release"] != release_digest():
             ray.kill(agent)
             raise RunnerError(
-                f"no node gave {_amounts(self._resources)} within {_AGENT_TIMEOUT_S:g} s; the cluster is busy or has "
-                "changed; free resources or lower runner.resources_per_trial"
-            ) from error
-        except ray.exceptions.RayError as error:
-            last_line = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
-            raise RunnerError(
-                f"no process for trials could be started on the cluster: {last_line}; this package must be installed "
-                "on every node"
-            ) from error
-        return agent, str(node_id)
+                f"node {introduction['host']} runs another version of recompute-tuner than this driver "
+                f"({introduction['release']}, here {release_digest()}); install the same on every node"
+            )
+        return agent, introduction["node_id"]
 
-
-class _NodeAgent(WorkerAgent):
-    """A `WorkerAgent` as a Ray actor."""
-
-    def __init__(self, environment: Mapping[str, str], process_per_trial: bool) -> None:
-        super().__init__(environment, process_per_trial=process_per_trial)
-
-    def node_id(self) -> str:
-        return str(ray.get_runtime_context().get_node_id())
-
-
-def _end(agents: Sequence[Any]) -> None:
-    """Ends agents, and before them their workers with all that these started, which Ray does not know of."""
-    if agents:
-        ray.wait([agent.stop.remote() for agent in agents], num_returns=len(agents), timeout=_STOP_TIMEOUT_S)
-    for agent in agents:
-        ray.kill(agent)
-
-
-def _worker_environment(resources: Mapping[str, float]) -> dict[str, str]:
-    """Threads as many as CPUs, equal for all trials; waiting threads sleep, so that a shared machine is not slowed."""
-    environment = {
-        "OMP_WAIT_POLICY": "passive",
-        "KINETO_LOG_LEVEL": "5",  # The profiler's own notices say nothing about a trial.
-        "PYTHONSAFEPATH": "1",  # The current folder must not shadow modules of the worker.
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-    num_cpus = int(resources.get(_CPU, 0))
-    if num_cpus >= 1:
-        environment["OMP_NUM_THREADS"] = str(num_cpus)
-    return environment
-
-
-def _alive_nodes() -> list[dict[str, Any]]:
-    return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]  # Ray leaves it unannotated
-
-
-def _total_resources() -> dict[str, float]:
-    return dict(ray.cluster_resources())  # type: ignore[no-untyped-call]  # as above
-
-
-def _default_resources(nodes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    for accelerator in (_GPU, "NPU"):
-        if any(node["Resources"].get(accelerator, 0) >= 1 for node in nodes):
-            return {accelerator: 1.0}
-    # One trial at a time on a CPU node: neighbours would distort each other's times.
-    return {_CPU: min(node["Resources"].get(_CPU, 1.0) for node in nodes)}
-
-
-def _fitting(available: Mapping[str, float], request: Mapping[str, float]) -> int:
-    shares = (available.get(name, 0.0) / amount for name, amount in request.items() if amount > 0)
-    # Ray counts resources in ten-thousandths: 1.0 holds ten times 0.1, whatever floating point makes of it.
-    return min((int(share + 1e-4) for share in shares), default=1)
-
-
-def _amounts(resources: Mapping[str, float]) -> str:
-    """``CPU: 2, GPU: 1`` without Ray's bookkeeping entries."""
-    shown = {
-        name: amount
-        for name, amount in sorted(resources.items())
-        if not name.startswith("node:") and name not in ("memory", "object_store_memory")
-    }
-    return ", ".join(f"{name}: {amount:g}" for name, amount in shown.items()) or "nothing"
+    def _introduction(self, agent: Any) -> dict[str, str]:
+        """What the agent says of itself once it is up; on a shared cluster that waits until others give room."""
+        answer = agent.introduce.remote()
+        while True:
+            try:
+                introduction: dict[str, str] = ray.get(answer, timeout=_AGENT_TIMEOUT_S)
+                return introduction
+            except ray.exceptions.GetTimeoutError as error:
+                if self._share is not None and self._share.num_trials(num_slots(alive_nodes(), self._resources)) >= 1:
+                    logger.info("waiting for %s: all of it is in use on the cluster", amounts(self._resources))
+                    continue
+                ray.kill(agent)
+                raise RunnerError(
+                    f"no node gave {amounts(self._resources)} within {_AGENT_TIMEOUT_S:g} s; the cluster is busy or "
+                    "has changed; free resources or lower runner.resources_per_trial"
+                ) from error
+            except ray.exceptions.RayError as error:
+                last_line = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
+                raise RunnerError(
+                    f"no process for trials could be started on the cluster: {last_line}; this package must be "
+                    "installed on every node"
+                ) from error
 
 
 def _join(address: str) -> None:

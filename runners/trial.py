@@ -283,6 +283,7 @@ class TrialResult(Record):
         hfu: The same with the FLOPs of recompute, which raises it for nothing.
         peak_memory_bytes: What the cap is tested against: reserved on accelerators, allocated on CPU.
         prediction: What had been predicted of it; added by whoever asked for the trial.
+        device_probe_s: What the device took for a fixed piece of work, to tell nodes that are slower than their peers.
         detail: The long form of ``reason`` (traceback, tensor lists) for the log file.
     """
 
@@ -318,6 +319,7 @@ class TrialResult(Record):
     node: str | None = None
     device: str | None = None
     worker_pid: int | None = None
+    device_probe_s: float | None = None
     started_at: str | None = None
     wall_time_s: float | None = None
 

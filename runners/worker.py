@@ -24,6 +24,7 @@ from runners.dry_run.fake_forward import fake_forward
 from runners.dry_run.fake_values import NoDryRunError
 from runners.dry_run.profile_model import profile_model
 from runners.inspect_model import InspectedModel, inspect_model
+from runners.measure.device_probe import probe_time_s
 from runners.playoff_run import run_playoff
 from runners.proof.randomness import seed_everything
 from runners.rig import Rig
@@ -108,11 +109,12 @@ class TrialWorker:
         started_at = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         start = time.monotonic()
         result = self._run(spec, start)
-        device = self._session.device.describe() if self._session is not None else None
+        device = None if self._session is None else self._session.device
         return result.model_copy(
             update={
                 "node": socket.gethostname(),
-                "device": device,
+                "device": None if device is None else device.describe(),
+                "device_probe_s": _probe_s(device, result),
                 "worker_pid": os.getpid(),
                 "started_at": started_at,
                 "wall_time_s": time.monotonic() - start,
@@ -192,6 +194,11 @@ def _refuse_without_compiler(compiled: str, device: Device) -> None:
             f"model.compile is {compiled}, but {reason}; one is needed wherever trials run: install one, for example "
             "g++, or remove model.compile"
         )
+
+
+def _probe_s(device: Device | None, result: TrialResult) -> float | None:
+    """None after a failure, which may have left the device in any state."""
+    return None if device is None or result.status is not TrialStatus.COMPLETED else probe_time_s(device)
 
 
 def _inspect(model: nn.Module, run_step: Callable[[], object], spec: InspectionSpec) -> InspectedModel:

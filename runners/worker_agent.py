@@ -27,9 +27,11 @@ class WorkerAgent:
     Args:
         environment: Variables for the worker process, for example its thread count.
         process_per_trial: True starts a new process for each trial, clean or not.
+        base_dir: Where the user's files are on this node; None leaves that to the requests.
     """
 
-    def __init__(self, environment: Mapping[str, str], *, process_per_trial: bool) -> None:
+    def __init__(self, environment: Mapping[str, str], *, process_per_trial: bool, base_dir: str | None = None) -> None:
+        self._base_dir = base_dir
         self._environment = dict(environment)
         self._process_per_trial = process_per_trial
         self._process: WorkerProcess | None = None
@@ -108,7 +110,7 @@ class WorkerAgent:
             return process
         if process is not None:
             process.kill()  # It died between two requests, say for want of memory: not the next one's fault.
-        return WorkerProcess(self._environment)
+        return WorkerProcess(self._environment, base_dir=self._base_dir)
 
     def _end_worker(self) -> None:
         if self._process is not None:

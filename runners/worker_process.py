@@ -44,9 +44,11 @@ class WorkerProcess:
 
     Args:
         environment: Variables set for the process on top of those of the caller.
+        base_dir: Where the user's files are on this machine; None leaves that to the requests.
     """
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], *, base_dir: str | None = None) -> None:
+        self._base_dir = base_dir
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
         self._family = uuid.uuid4().hex
         self._process = subprocess.Popen(
@@ -75,6 +77,9 @@ class WorkerProcess:
             WorkerTimeoutError: Nothing came within ``timeout_s``; the process is killed.
         """
         assert self._process.stdin is not None
+        if self._base_dir is not None:
+            workload = {**request["spec"]["workload"], "base_dir": self._base_dir}
+            request = {**request, "spec": {**request["spec"], "workload": workload}}
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()

@@ -20,6 +20,7 @@ from tuner.export.registry import EXPORTERS
 from tuner.export.target_choices import choices_within
 from tuner.memory_size import describe_bytes
 from tuner.objective import Objective
+from tuner.shipped_code import code_to_ship
 from tuner.stopping import BaselineFailed, NoFurtherGain, NothingLeft, NumTrials, StopRule, TimeLimit, TooManyFailures
 from tuner.user_error import UserError
 
@@ -210,6 +211,7 @@ def spec_maker(
 
 def ray_runner(config: SearchConfig) -> RayRunner:
     # Ray takes a second to load, and most of what is put together here runs nothing.
+    from runners.cluster_shares import Claim
     from runners.ray_runner import RayRunner, RayRunnerOptions
 
     resources = config.runner.resources_per_trial
@@ -218,6 +220,9 @@ def ray_runner(config: SearchConfig) -> RayRunner:
             address=config.runner.ray_address,
             resources_per_trial=None if resources == "auto" else dict(resources),
             process_per_trial=config.runner.isolation == "process",
+            accelerator_type=config.runner.accelerator_type,
+            code=code_to_ship(config),
+            claim=Claim(priority=config.runner.priority, max_trials=config.runner.max_parallel_trials),
         )
     )
 

@@ -24,6 +24,12 @@ OutputDir = Annotated[Path, typer.Option("--output-dir", help="Folder of all stu
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
+TrackedAt = Annotated[
+    Optional[str],  # noqa: UP045  # typer reads it on 3.10
+    typer.Option("--uri", help="MLflow store that has the study, where it ran on another machine."),
+]
+
+
 @app.callback()
 def common(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more on standard error.")] = False,
@@ -119,13 +125,14 @@ def timeline(
 def show(
     study: StudyName,
     output_dir: OutputDir = Path("runs"),
+    uri: TrackedAt = None,
     all_trials: Annotated[bool, typer.Option("--all", help="Every trial, not only the front.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the front of a study as a table."""
     from tuner.commands.show import show_command
 
-    end_with(lambda: show_command(study, output_dir=output_dir, all_trials=all_trials, as_json=as_json))
+    end_with(lambda: show_command(study, output_dir=output_dir, uri=uri, all_trials=all_trials, as_json=as_json))
 
 
 @app.command()
@@ -157,6 +164,7 @@ def export(
     check: Annotated[
         bool, typer.Option("--check", help="Ask the installed stack what it recomputes under the export.")
     ] = False,
+    uri: TrackedAt = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a measured policy as a training config, or set its keys in a config that you have."""
@@ -171,6 +179,7 @@ def export(
         into=into,
         dry_run=dry_run,
         check=check,
+        uri=uri,
     )
     end_with(lambda: export_command(study, export_format, options, output_dir=output_dir, as_json=as_json))
 
@@ -180,12 +189,67 @@ def compare(
     study_a: Annotated[str, typer.Argument(metavar="STUDY", help="A study's name or its folder: A.")],
     study_b: Annotated[str, typer.Argument(metavar="STUDY", help="Another one of the same global batch: B.")],
     output_dir: OutputDir = Path("runs"),
+    uri: TrackedAt = None,
     as_json: AsJson = False,
 ) -> None:
     """Lay two studies of one global batch side by side, and say why their winners differ."""
     from tuner.commands.compare import compare_command
 
-    end_with(lambda: compare_command(study_a, study_b, output_dir=output_dir, as_json=as_json))
+    end_with(lambda: compare_command(study_a, study_b, output_dir=output_dir, uri=uri, as_json=as_json))
+
+
+Address = Annotated[
+    str, typer.Option("--address", metavar="URL", help="The cluster's job server, such as http://head.example:8265.")
+]
+
+
+@app.command()
+def submit(
+    search_file: SearchFile,
+    address: Address,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a study whose driver has ended.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run the search as a job on a cluster, and return at once."""
+    from tuner.commands.submit import submit_command
+
+    end_with(lambda: submit_command(search_file, address=address, resume=resume, as_json=as_json))
+
+
+@app.command("list")
+def list_studies(address: Address, as_json: AsJson = False) -> None:
+    """List the studies that were submitted to a cluster."""
+    from tuner.commands.jobs import list_command
+
+    end_with(lambda: list_command(address=address, as_json=as_json))
+
+
+@app.command()
+def status(study: StudyName, address: Address, as_json: AsJson = False) -> None:
+    """Say how a submitted study stands."""
+    from tuner.commands.jobs import status_command
+
+    end_with(lambda: status_command(study, address=address, as_json=as_json))
+
+
+@app.command()
+def logs(
+    study: StudyName,
+    address: Address,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the driver ends.")] = False,
+) -> None:
+    """Print what the driver of a submitted study prints."""
+    from tuner.commands.jobs import logs_command
+
+    end_with(lambda: logs_command(study, address=address, follow=follow))
+
+
+@app.command()
+def stop(study: StudyName, address: Address) -> None:
+    """Stop a submitted study; what was measured is kept."""
+    from tuner.commands.jobs import stop_command
+
+    end_with(lambda: stop_command(study, address=address))
 
 
 @app.command()

@@ -220,6 +220,23 @@ class RunnerSection(_Section):
     ray_address: Text | None = Field(
         default=None, description="Address of a Ray cluster to join; null starts a private one on this machine."
     )
+    ship_code: bool = Field(
+        default=True,
+        description="Whether the folder of the search file is sent to the nodes of ray_address, if a factory is in it; "
+        "false where every node has that folder at the same path.",
+    )
+    accelerator_type: Text | None = Field(
+        default=None,
+        description="Kind of accelerator that the study is for, by Ray's name, such as H100; null takes the kind that "
+        "the cluster has most of. A study runs on one kind.",
+    )
+    max_parallel_trials: PositiveInt | None = Field(
+        default=None, description="Trials at once at most; null runs as many as there is room for."
+    )
+    priority: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = Field(
+        default=1.0,
+        description="Weight against the other studies on ray_address: devices are shared in proportion to it.",
+    )
     resources_per_trial: AutoOrMapping[Resources] = Field(
         default="auto",
         description="What one trial occupies, by Ray's names; auto takes one accelerator or all CPUs of a node.",

@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 _TRYING_SHARE = 0.1
 #: Seconds that the end of a study waits for the store without a word.
 _SILENT_WAIT_S = 2.0
+#: Seconds from one writing of the whole results to the next; each grows with the study.
+_KEEP_RESULTS_EVERY_S = 30.0
 _FAILURES = (TrialStatus.FAILED, TrialStatus.TIMED_OUT, TrialStatus.NODE_LOST)
 _METRICS = (
     names.SAMPLES_PER_SECOND,
@@ -97,6 +99,7 @@ class MlflowListener:
         #: Number, name and moment of each trial that was begun and is not shown yet.
         self._begun: deque[tuple[int, str, float]] = deque()
         self._newest: StudyResults | None = None
+        self._keep_results_at = 0.0
         self._job = BackgroundJob(lambda: self._try(self._record_news), name="mlflow")
 
     def open(self) -> None:
@@ -156,6 +159,13 @@ class MlflowListener:
             self._recorder.start_trial(trial_number, name=name, started_at_s=started_at_s)
         if results is not None:
             self._record_all(results)
+            self._keep_results(results)
+
+    def _keep_results(self, results: StudyResults) -> None:
+        """Now and then, so that other machines can show a study that is running."""
+        if time.monotonic() >= self._keep_results_at:
+            self._recorder.record_study(texts={names.RESULTS_FILE: results.to_json()})
+            self._keep_results_at = time.monotonic() + _KEEP_RESULTS_EVERY_S
 
     def _record_all(self, results: StudyResults) -> None:
         """Records every trial that is not recorded yet and moves the tags that depend on the others."""

@@ -93,6 +93,7 @@ class TrialRecord(_Record):
     node: str | None
     device: str | None
     worker_pid: _Count | None
+    device_probe_s: _Above0 | None = None
     started_at: str | None
     wall_time_s: _From0 | None
 

@@ -13,6 +13,7 @@ import pytest
 import ray
 
 from runners.base import RunnerError, WorkloadError
+from runners.cluster_nodes import fitting
 from runners.ray_runner import RayRunner, RayRunnerOptions
 from runners.trial import DryRunSpec, InspectionSpec, TrialResult, TrialStatus, Verdict
 
@@ -199,9 +200,7 @@ def test_driver_does_not_load_torch() -> None:
     ids=str,
 )
 def test_trials_that_fit_on_a_node(available: dict[str, float], request_: dict[str, float], expected: int) -> None:
-    from runners.ray_runner import _fitting
-
-    assert _fitting(available, request_) == expected
+    assert fitting(available, request_) == expected
 
 
 @pytest.mark.ray

@@ -34,6 +34,7 @@ class ExportOptions:
         into: The user's own config or launch script, whose keys are set.
         dry_run: Whether that file is only compared.
         check: Whether the installed stack is asked what it recomputes under the export.
+        uri: MLflow store that has the study, where it ran on another machine.
     """
 
     trial: int | None = None
@@ -44,6 +45,7 @@ class ExportOptions:
     into: Path | None = None
     dry_run: bool = False
     check: bool = False
+    uri: str | None = None
 
 
 def export_command(
@@ -53,7 +55,7 @@ def export_command(
     exporter = _exporter(export_format)
     _refuse_contradictions(options)
     version = choose_version(exporter, options.stack_version)
-    _, results = find_study(study, output_dir=output_dir)
+    _, results = find_study(study, output_dir=output_dir, uri=options.uri)
     memory_cap_bytes = _bytes(options.memory_cap)
     chosen = choose_trial(results, number=options.trial, memory_cap_bytes=memory_cap_bytes)
     context = context_of(results, version, through_python=options.through_python)

@@ -1,0 +1,110 @@
+"""The nodes of the cluster that this process is connected to: what each has, how many trials fit, of which kind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import ray
+import ray._private.state as ray_state
+
+from runners.base import RunnerError
+
+#: Ray's own names of the resources that it treats apart from custom ones.
+CPU, GPU = "CPU", "GPU"
+_ACCELERATORS = (GPU, "NPU")
+#: A node of accelerators has one of these resources, named after their kind; asking a trace of it keeps trials there.
+_KIND_PREFIX = "accelerator_type:"
+_TRACE = 0.001
+
+
+def alive_nodes() -> list[dict[str, Any]]:
+    return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]  # Ray leaves it unannotated
+
+
+def total_resources() -> dict[str, float]:
+    return dict(ray.cluster_resources())  # type: ignore[no-untyped-call]  # as above
+
+
+def default_resources(nodes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """One accelerator where the cluster has some, else all CPUs of a node."""
+    for accelerator in _ACCELERATORS:
+        if any(node["Resources"].get(accelerator, 0) >= 1 for node in nodes):
+            return {accelerator: 1.0}
+    # One trial at a time on a CPU node: neighbours would distort each other's times.
+    counts = [node["Resources"][CPU] for node in nodes if node["Resources"].get(CPU, 0) >= 1]
+    return {CPU: min(counts, default=1.0)}
+
+
+def of_one_kind(
+    resources: Mapping[str, float], nodes: Sequence[Mapping[str, Any]], kind: str | None
+) -> dict[str, float]:
+    """The request, narrowed to nodes whose accelerators are of one kind.
+
+    Args:
+        kind: By Ray's name, such as ``H100``; None takes the kind that most trials fit on.
+
+    Raises:
+        RunnerError: No node has accelerators of that kind; the message names those that there are.
+    """
+    slots = _slots_by_kind(resources, nodes)
+    if kind is None:
+        if not any(name in resources for name in _ACCELERATORS) or not slots:
+            return dict(resources)
+        kind = max(slots, key=lambda name: (slots[name], name))
+    elif kind not in slots:
+        raise RunnerError(
+            f"runner.accelerator_type is {kind}, but no node offers {amounts(resources)} of that kind; the cluster has "
+            f"{', '.join(sorted(slots)) or 'no accelerators that Ray knows the kind of'}; name one of these or null"
+        )
+    return {**resources, f"{_KIND_PREFIX}{kind}": _TRACE}
+
+
+def other_kinds(resources: Mapping[str, float], nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Kinds that the request would fit on as well, were it not narrowed to one."""
+    bare = {name: amount for name, amount in resources.items() if not name.startswith(_KIND_PREFIX)}
+    chosen = {name.removeprefix(_KIND_PREFIX) for name in resources if name.startswith(_KIND_PREFIX)}
+    return sorted(_slots_by_kind(bare, nodes).keys() - chosen) if chosen else []
+
+
+def num_slots(nodes: Iterable[Mapping[str, Any]], request: Mapping[str, float]) -> int:
+    """Trials that fit on these nodes at once, were nobody else there."""
+    return sum(fitting(node["Resources"], request) for node in nodes)
+
+
+def num_free_slots(nodes: Iterable[Mapping[str, Any]], request: Mapping[str, float]) -> int:
+    """Trials that fit on these nodes now, beside what runs there already."""
+    free = ray_state.available_resources_per_node()
+    return sum(fitting(free.get(node["NodeID"], {}), request) for node in nodes)
+
+
+def fitting(available: Mapping[str, float], request: Mapping[str, float]) -> int:
+    """How often the request fits into what one node has."""
+    shares = (available.get(name, 0.0) / amount for name, amount in request.items() if amount > 0)
+    # Ray counts resources in ten-thousandths: 1.0 holds ten times 0.1, whatever floating point makes of it.
+    return min((int(share + 1e-4) for share in shares), default=1)
+
+
+def amounts(resources: Mapping[str, float]) -> str:
+    """``CPU: 2, GPU: 1`` without Ray's bookkeeping entries, and with the kind that a request is narrowed to."""
+    shown = [
+        f"{name}: {amount:g}"
+        for name, amount in sorted(resources.items())
+        if not name.startswith(("node:", _KIND_PREFIX)) and name not in ("memory", "object_store_memory")
+    ]
+    kinds = [name.removeprefix(_KIND_PREFIX) for name, amount in resources.items() if _is_trace(name, amount)]
+    return (", ".join(shown) or "nothing") + (f" ({kinds[0]})" if kinds else "")
+
+
+def _is_trace(name: str, amount: float) -> bool:
+    return name.startswith(_KIND_PREFIX) and amount <= _TRACE
+
+
+def _slots_by_kind(resources: Mapping[str, float], nodes: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    slots: Counter[str] = Counter()
+    for node in nodes:
+        for name in node["Resources"]:
+            if name.startswith(_KIND_PREFIX):
+                slots[name.removeprefix(_KIND_PREFIX)] += fitting(node["Resources"], resources)
+    return +slots

@@ -1,0 +1,1 @@
+"""Studies whose driver runs on the cluster, as a job of Ray: submitted, watched and stopped from elsewhere."""

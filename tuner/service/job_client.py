@@ -1,0 +1,163 @@
+"""The cluster's job server, as far as studies need it. The only file that knows Ray Jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from search_spaces.yaml_words import quoted
+from tuner.user_error import UserError
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobDetails, JobSubmissionClient
+
+#: Metadata of a job that says which study it drives.
+_STUDY = "recompute_tuner_study"
+#: Seconds that a stopped driver has to keep what was measured before Ray kills it; Ray's own default is 3.
+_STOP_WAIT_S = 120
+_ENDED = ("STOPPED", "SUCCEEDED", "FAILED")
+
+
+class ServiceError(UserError):
+    """The job server cannot do what was asked; the message is one line for the user."""
+
+
+@dataclass(frozen=True)
+class StudyJob:
+    """One driver of a study.
+
+    Attributes:
+        status: PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED, by Ray.
+        message: What Ray says of how it stands.
+        submitted_at, ended_at: In UTC, ISO 8601; None where it has not happened.
+    """
+
+    study: str
+    job: str
+    status: str
+    message: str
+    submitted_at: str | None
+    ended_at: str | None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in _ENDED
+
+
+class JobClient:
+    """Jobs that drive studies on one cluster.
+
+    Args:
+        address: Of the job server, such as ``http://head.example:8265``.
+
+    Raises:
+        ServiceError: Nobody answers there, or no job server.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        if not address.startswith(("http://", "https://")):
+            raise ServiceError(
+                f"--address is {quoted(address)}; allowed is the address of the cluster's job server, such as "
+                "http://head.example:8265, where Ray shows its dashboard"
+            )
+        self._client = self._connect()
+
+    def submit(self, study: str, *, entrypoint: str, folder: Path, environment: Mapping[str, str]) -> StudyJob:
+        """Starts a driver.
+
+        Args:
+            entrypoint: Shell command, run in a copy of the folder on the cluster.
+            folder: Sent to the cluster.
+        """
+        number = sum(job.study == study for job in self.jobs())
+        variables = {"RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_WAIT_S), **environment}
+        name = self._client.submit_job(
+            entrypoint=entrypoint,
+            submission_id=f"{study}-{number + 1}" if study.isascii() else None,
+            metadata={_STUDY: study},
+            runtime_env={"working_dir": str(folder), "env_vars": variables},
+        )
+        return self._job(name)
+
+    def jobs(self) -> list[StudyJob]:
+        """All drivers that the cluster remembers, the newest first."""
+        jobs = [details for details in self._client.list_jobs() if _STUDY in (details.metadata or {})]
+        jobs.sort(key=lambda details: details.start_time or 0, reverse=True)
+        return [_study_job(details) for details in jobs]
+
+    def newest(self, study: str) -> StudyJob:
+        """The last driver of a study.
+
+        Raises:
+            ServiceError: The cluster knows of none; the message lists the studies that it knows.
+        """
+        jobs = self.jobs()
+        found = next((job for job in jobs if job.study == study), None)
+        if found is None:
+            known = ", ".join(dict.fromkeys(job.study for job in jobs)) or "none"
+            raise ServiceError(
+                f"STUDY is {quoted(study)}, which no job on {self._address} drives (studies there: {known}); name one"
+            )
+        return found
+
+    def log(self, job: StudyJob) -> str:
+        """All that the driver has printed."""
+        text: str = self._client.get_job_logs(job.job)
+        return text
+
+    def follow_log(self, job: StudyJob) -> Iterator[str]:
+        """What the driver has printed and prints, in pieces, until it ends."""
+        pieces = self._client.tail_job_logs(job.job)
+        loop = asyncio.new_event_loop()
+        try:
+            while True:
+                try:
+                    yield loop.run_until_complete(anext(pieces))
+                except StopAsyncIteration:
+                    return
+        finally:
+            loop.run_until_complete(pieces.aclose())  # type: ignore[attr-defined]  # Ray types the generator as iterator
+            loop.close()
+
+    def stop(self, job: StudyJob) -> None:
+        """Asks the driver to stop as Ctrl-C would: it keeps what was measured. Returns at once."""
+        self._client.stop_job(job.job)
+
+    def _job(self, name: str) -> StudyJob:
+        return _study_job(self._client.get_job_info(name))
+
+    def _connect(self) -> JobSubmissionClient:
+        import requests
+        from ray.job_submission import JobSubmissionClient
+
+        try:
+            return JobSubmissionClient(self._address)
+        except (ConnectionError, requests.RequestException, RuntimeError) as error:
+            text = " ".join(str(error).split())[:200]
+            raise ServiceError(
+                f"--address is {self._address}, but no job server answers there ({text}); start the cluster with "
+                "ray[default] installed and its dashboard reachable, and name the dashboard's address"
+            ) from error
+
+
+def _study_job(details: JobDetails) -> StudyJob:
+    return StudyJob(
+        study=(details.metadata or {})[_STUDY],
+        job=details.submission_id or "",
+        status=str(details.status.value),
+        message=" ".join((details.message or "").split()),
+        submitted_at=_iso(details.start_time),
+        ended_at=_iso(details.end_time),
+    )
+
+
+def _iso(milliseconds: int | None) -> str | None:
+    if not milliseconds:
+        return None
+    moment = datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.timezone.utc)
+    return moment.isoformat(timespec="seconds")
