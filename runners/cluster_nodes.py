@@ -75,7 +75,7 @@ def num_slots(nodes: Iterable[Mapping[str, Any]], request: Mapping[str, float]) 
 
 def num_free_slots(nodes: Iterable[Mapping[str, Any]], request: Mapping[str, float]) -> int:
     """Trials that fit on these nodes now, beside what runs there already."""
-    free = ray_state.available_resources_per_node()
+    free = ray_state.available_resources_per_node()  # type: ignore[no-untyped-call]  # as above
     return sum(fitting(free.get(node["NodeID"], {}), request) for node in nodes)
 
 

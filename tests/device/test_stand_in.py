@@ -63,9 +63,9 @@ SEARCH = {
         "factory": "runners.workloads.gpt:gpt",
         "args": {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 64, "max_sequence_length": 32},
     },
-    "batch": {"global_batch_size": 4, "sequence_length": 32},
+    "batch": {"global_batch_size": 4, "micro_batch_sizes": [4], "sequence_length": 32},
     "placement": {"actions": ["none", "block"]},
-    "search": {"num_trials": 4},
+    "search": {"num_trials": 4, "sampler": "grid"},
     "measurement": {"min_steps": 2, "max_steps": 3},
     "memory_cap": "50%",
 }
@@ -92,5 +92,5 @@ def test_study_takes_the_accelerator_that_torch_finds(environment: dict[str, str
         assert trial["device"] == stand_in.DEVICE_NAME
         assert trial["peak_memory_bytes"] == trial["peak_reserved_bytes"] >= trial["peak_allocated_bytes"] > 0
         assert (trial["mfu"], trial["hfu"]) == (None, None)
-    plain, block = (next(t for t in trials if a in t["policy_summary"]) for a in ("none @4", "block @4"))
+    plain, block = (next(t for t in trials if t["policy_summary"] == f"{a} @4x1") for a in ("none", "block"))
     assert block["peak_allocated_bytes"] < plain["peak_allocated_bytes"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,10 +134,19 @@ class JobClient:
 
     def _connect(self) -> JobSubmissionClient:
         import requests
+        from ray.exceptions import AuthenticationError
         from ray.job_submission import JobSubmissionClient
 
+        # Ray tells of each file that it sends, on this process's own output.
+        for name in ("ray.dashboard", "ray._private"):
+            logging.getLogger(name).setLevel(logging.WARNING)
         try:
             return JobSubmissionClient(self._address)
+        except AuthenticationError as error:
+            raise ServiceError(
+                f"--address is {self._address}, and the cluster there asks for a token; set RAY_AUTH_MODE=token, and "
+                "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's token"
+            ) from error
         except (ConnectionError, requests.RequestException, RuntimeError) as error:
             text = " ".join(str(error).split())[:200]
             raise ServiceError(

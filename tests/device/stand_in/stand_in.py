@@ -7,6 +7,7 @@ compiled part is kept in.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -53,6 +54,9 @@ def _device_module(name: str, compiled: Any) -> ModuleType:
     module.is_available = lambda: True
     module.is_initialized = lambda: True
     module.device_count = lambda: 1
+    # torch.utils.checkpoint keeps random states of devices whose module says so, and looks for them in this context.
+    module._initialized = True
+    module.device = contextlib.nullcontext
     module.current_device = lambda: 0
     module.set_device = lambda device: None
     module._is_in_bad_fork = lambda: False
