@@ -138,8 +138,8 @@ class JobClient:
         from ray.job_submission import JobSubmissionClient
 
         # Ray tells of each file that it sends, on this process's own output.
-        for name in ("ray.dashboard", "ray._private"):
-            logging.getLogger(name).setLevel(logging.WARNING)
+        for name in ("modules.job.sdk", "modules.dashboard_sdk"):
+            logging.getLogger(f"ray.dashboard.{name}").setLevel(logging.WARNING)
         try:
             return JobSubmissionClient(self._address)
         except AuthenticationError as error:
