@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
-import socket
 import threading
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from runners.cluster_nodes import (
 from runners.cluster_shares import Claim, ClusterShare
 from runners.code_package import CodePackage
 from runners.diagnosis.records import Diagnosis, DiagnosisSpec
+from runners.joined_cluster import join_cluster
 from runners.node_speeds import NodeSpeeds
 from runners.private_cluster import start_private_cluster
 from runners.ray_agents import end_agents, start_agent, worker_environment
@@ -55,8 +57,8 @@ logger = logging.getLogger(__name__)
 
 AnswerT = TypeVar("AnswerT", bound=Answer)
 
-#: Seconds until an address that nobody answers on is given up.
-_CONNECT_TIMEOUT_S = 5.0
+#: Seconds for which a look at the cluster's nodes holds.
+_LOOK_INTERVAL_S = 1.0
 #: Seconds that an agent may take to come up on a cluster that has the resources in total.
 _AGENT_TIMEOUT_S = 120.0
 
@@ -103,6 +105,8 @@ class RayRunner:
         self._in_flight: dict[Any, _InFlight] = {}
         self._waiting: list[TrialSpec] = []  # Trials whose node was lost, until there is room to run them again.
         self._code: Any = None
+        self._capacity = 0
+        self._looked_at = -math.inf
         self._speeds = NodeSpeeds()
         self._untrusted: set[str] = set()
         self._share: ClusterShare | None = None
@@ -119,7 +123,7 @@ class RayRunner:
         if self._options.address is None:
             start_private_cluster()
         else:
-            _join(self._options.address)
+            join_cluster(self._options.address)
         if threading.current_thread() is threading.main_thread():
             # Ray takes SIGTERM for itself and would end the process on the spot.
             signal.signal(signal.SIGTERM, sigterm_handler)
@@ -159,17 +163,25 @@ class RayRunner:
     def capacity(self) -> int:
         """What may be in flight now: on a shared cluster this study's share, as far as others have given it free."""
         self.open()
+        if time.monotonic() - self._looked_at >= _LOOK_INTERVAL_S:
+            self._look()
+        return self._capacity
+
+    def _look(self) -> None:
+        """Sees what the cluster has now, which takes long where there are many nodes."""
         nodes = self._nodes()
         slots = num_slots(nodes, self._resources)
         if slots < 1:
-            return slots
-        if self._share is None:
-            return min(slots, self._options.claim.max_trials or slots)
-        share = self._share.num_trials(slots)
-        self._end_idle_beyond(share)
-        own = len(self._in_flight) + len(self._idle)
-        # One at least: where all is taken, the next trial waits for what others give back.
-        return max(1, min(share, own + num_free_slots(nodes, self._resources)))
+            self._capacity = 0
+        elif self._share is None:
+            self._capacity = min(slots, self._options.claim.max_trials or slots)
+        else:
+            share = self._share.num_trials(slots)
+            self._end_idle_beyond(share)
+            own = len(self._in_flight) + len(self._idle)
+            # One at least: where all is taken, the next trial waits for what others give back.
+            self._capacity = max(1, min(share, own + num_free_slots(nodes, self._resources)))
+        self._looked_at = time.monotonic()
 
     def _end_idle_beyond(self, share: int) -> None:
         """Gives devices back that are another study's share now."""
@@ -275,6 +287,7 @@ class RayRunner:
         if slowness is None or not set(self._node_ids()) - {flight.node_id}:
             return False
         self._untrusted.add(flight.node_id)
+        self._looked_at = -math.inf
         slow = [agent for agent, node_id in self._idle if node_id == flight.node_id]
         self._idle = [(agent, node_id) for agent, node_id in self._idle if node_id != flight.node_id]
         end_agents([flight.agent, *slow])
@@ -309,7 +322,8 @@ class RayRunner:
         if any(node["NodeID"] == flight.node_id for node in alive_nodes()):
             reason = f"the process that watches over the worker on node {flight.node_id[:8]} died"
             return failed_trial(flight.spec, TrialStatus.FAILED, reason, detail=str(error))
-        if flight.retried or self.capacity() < 1:
+        self._look()
+        if flight.retried or self._capacity < 1:
             reason = (
                 f"node {flight.node_id[:8]} was lost during the trial{', the second time' if flight.retried else ''}"
             )
@@ -373,27 +387,3 @@ class RayRunner:
                     f"no process for trials could be started on the cluster: {last_line}; this package must be "
                     "installed on every node"
                 ) from error
-
-
-def _join(address: str) -> None:
-    _check_reachable(address)
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except ConnectionError as error:
-        raise RunnerError(
-            f"runner.ray_address is {address}, and the cluster there refused the connection "
-            f"({' '.join(str(error).split())[:200]}); if it asks for a token, set RAY_AUTH_MODE=token"
-        ) from error
-
-
-def _check_reachable(address: str) -> None:
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if address == "auto" or not port.isdigit():
-        return
-    try:
-        socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S).close()
-    except OSError as error:
-        raise RunnerError(
-            f"runner.ray_address is {address}, but nobody answers there ({error}); start the cluster or leave it out "
-            "for a private local one"
-        ) from error

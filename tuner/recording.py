@@ -55,6 +55,7 @@ _METRICS = (
     names.PREDICTED_PEAK_MEMORY_BYTES,
     names.PREDICTED_STEP_TIME_S,
     names.PREDICTED_STEP_TIME_SPREAD_S,
+    names.DEVICE_PROBE_S,
     names.WALL_TIME_S,
 )
 

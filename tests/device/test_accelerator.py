@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 
 from runners.base import WorkloadError
 from runners.devices.base import Device
+from runners.devices.device_memory import DeviceMemory
 from runners.devices.registry import open_device
 from runners.trial import MeasurementSpec, TrialSpec, TrialStatus, Verdict, WorkloadSpec
 from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy, Region
@@ -81,8 +83,26 @@ class AcceleratorContract(DeviceContract):  # type: ignore[misc]  # loaded from 
         assert device.is_out_of_memory(refused.value)
         assert torch.zeros(128 * MIB, device=device.torch_device, dtype=torch.uint8).numel() == 128 * MIB
 
+    def test_limit_is_exact_to_the_block(self, device: Device) -> None:
+        """What was reserved without a limit is reserved again under one of as many bytes, however odd the fraction."""
+        memory = DeviceMemory(device.torch_device)
+        for num_blocks in range(1, 6):
+            device.release_cached_memory()
+            memory.reset_peak()
+            kept = [torch.zeros(24 * MIB, device=device.torch_device, dtype=torch.uint8) for _ in range(num_blocks)]
+            reserved = memory.peak_reserved_bytes()
+            kept.clear()
+            device.release_cached_memory()
+            with device.memory_limit(reserved):
+                kept = [torch.zeros(24 * MIB, device=device.torch_device, dtype=torch.uint8) for _ in range(num_blocks)]
+                with pytest.raises(torch.OutOfMemoryError, match="memory"):
+                    torch.zeros(24 * MIB, device=device.torch_device, dtype=torch.uint8)
+            kept.clear()
+
     @pytest.mark.parametrize("action", ["none", "block", "attention+mlp"])
-    def test_trial_of_a_small_gpt_matches_and_fits_its_own_peak(self, device: Device, action: str) -> None:
+    def test_trial_of_a_small_gpt_matches_and_fits_its_own_peak(
+        self, device: Device, action: str, record_property: Callable[[str, object], None]
+    ) -> None:
         from runners.worker import TrialWorker
 
         length = self.sequence_length
@@ -99,6 +119,17 @@ class AcceleratorContract(DeviceContract):  # type: ignore[misc]  # loaded from 
         assert result.verification is not None
         assert result.verification.verdict is Verdict.MATCH
         assert result.peak_memory_bytes == result.peak_reserved_bytes
+        for name in (
+            "tokens_per_second",
+            "peak_reserved_bytes",
+            "peak_allocated_bytes",
+            "mfu",
+            "hfu",
+            "device_probe_s",
+        ):
+            record_property(name, getattr(result, name))
+        if result.mfu is not None and result.hfu is not None:
+            assert 0 < result.mfu <= result.hfu < 1
         capped = TrialSpec(
             trial_number=1,
             policy=policy,

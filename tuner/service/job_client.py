@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
+import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 _STUDY = "recompute_tuner_study"
 #: Seconds that a stopped driver has to keep what was measured before Ray kills it; Ray's own default is 3.
 _STOP_WAIT_S = 120
+_ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 _ENDED = ("STOPPED", "SUCCEEDED", "FAILED")
 
 
@@ -133,7 +136,6 @@ class JobClient:
         return _study_job(self._client.get_job_info(name))
 
     def _connect(self) -> JobSubmissionClient:
-        import requests
         from ray.exceptions import AuthenticationError
         from ray.job_submission import JobSubmissionClient
 
@@ -141,18 +143,29 @@ class JobClient:
         for name in ("modules.job.sdk", "modules.dashboard_sdk"):
             logging.getLogger(f"ray.dashboard.{name}").setLevel(logging.WARNING)
         try:
-            return JobSubmissionClient(self._address)
+            with _only_what_was_named():
+                return JobSubmissionClient(self._address)
         except AuthenticationError as error:
             raise ServiceError(
                 f"--address is {self._address}, and the cluster there asks for a token; set RAY_AUTH_MODE=token, and "
                 "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's token"
             ) from error
-        except (ConnectionError, requests.RequestException, RuntimeError) as error:
+        except (OSError, RuntimeError) as error:  # what requests raises is an OSError
             text = " ".join(str(error).split())[:200]
             raise ServiceError(
                 f"--address is {self._address}, but no job server answers there ({text}); start the cluster with "
                 "ray[default] installed and its dashboard reachable, and name the dashboard's address"
             ) from error
+
+
+@contextmanager
+def _only_what_was_named() -> Iterator[None]:
+    """Ray prefers an address in the environment to the one that it is given; within the context there is none."""
+    hidden = {name: os.environ.pop(name) for name in _ADDRESS_VARIABLES if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
 
 
 def _study_job(details: JobDetails) -> StudyJob:
