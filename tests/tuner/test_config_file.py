@@ -44,6 +44,10 @@ measurement: {warmup_steps: 2, min_steps: 5, max_steps: 50, relative_spread: 0.0
 runner:
   device: auto
   ray_address: null
+  ship_code: true
+  accelerator_type: null
+  max_parallel_trials: null
+  priority: 1.0
   resources_per_trial: auto
   data_parallel_degree: 1
   strategy: none

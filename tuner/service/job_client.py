@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import logging
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Metadata of a job that says which study it drives.
 _STUDY = "recompute_tuner_study"
+#: Seconds for which a submission is tried.
+_SUBMIT_PATIENCE_S = 30.0
 #: Seconds that a stopped driver has to keep what was measured before Ray kills it; Ray's own default is 3.
 _STOP_WAIT_S = 120
 _ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
@@ -80,17 +83,29 @@ class JobClient:
         """
         number = sum(job.study == study for job in self.jobs())
         variables = {"RAY_JOB_STOP_WAIT_TIME_S": str(_STOP_WAIT_S), **environment}
-        name = self._client.submit_job(
-            entrypoint=entrypoint,
-            submission_id=f"{study}-{number + 1}" if study.isascii() else None,
-            metadata={_STUDY: study},
-            runtime_env={"working_dir": str(folder), "env_vars": variables},
-        )
-        return self._job(name)
+        deadline = time.monotonic() + _SUBMIT_PATIENCE_S
+        while True:
+            try:
+                name = self._client.submit_job(
+                    entrypoint=entrypoint,
+                    submission_id=f"{study}-{number + 1}" if study.isascii() else None,
+                    metadata={_STUDY: study},
+                    runtime_env={"working_dir": str(folder), "env_vars": variables},
+                )
+                return _study_job(self._client.get_job_info(name))
+            except RuntimeError as error:
+                # A cluster that has just come up has a server already and nobody yet who takes a job.
+                if time.monotonic() >= deadline:
+                    raise self._refusal(error) from error
+                time.sleep(1)
 
     def jobs(self) -> list[StudyJob]:
         """All drivers that the cluster remembers, the newest first."""
-        jobs = [details for details in self._client.list_jobs() if _STUDY in (details.metadata or {})]
+        try:
+            found = self._client.list_jobs()
+        except RuntimeError as error:
+            raise self._refusal(error) from error
+        jobs = [details for details in found if _STUDY in (details.metadata or {})]
         jobs.sort(key=lambda details: details.start_time or 0, reverse=True)
         return [_study_job(details) for details in jobs]
 
@@ -132,8 +147,11 @@ class JobClient:
         """Asks the driver to stop as Ctrl-C would: it keeps what was measured. Returns at once."""
         self._client.stop_job(job.job)
 
-    def _job(self, name: str) -> StudyJob:
-        return _study_job(self._client.get_job_info(name))
+    def _refusal(self, error: RuntimeError) -> ServiceError:
+        text = " ".join(str(error).split())[:200]
+        return ServiceError(
+            f"the job server at {self._address} refuses ({text}); look at the cluster with `ray status` and try again"
+        )
 
     def _connect(self) -> JobSubmissionClient:
         from ray.exceptions import AuthenticationError
