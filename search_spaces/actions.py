@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from search_spaces.kept_operators import normal_keep
+from search_spaces.kept_operators import KeptOperator, normal_keep
 from search_spaces.unit_span import is_spans
 
 NONE = "none"
@@ -53,6 +53,13 @@ def asks_for_keep_sets(action: str) -> bool:
 def action_kind(action: str) -> str:
     """The action without the operators that it keeps."""
     return action.partition(_KEEP_MARK)[0]
+
+
+def shown_action(action: str) -> str:
+    """The action for tables: of operators that are kept only what tells them apart, ``selective(addmm[0]+bmm)``."""
+    if not kept_by(action) or asks_for_keep_sets(action):
+        return action
+    return f"{SELECTIVE}({UNIT_JOINER.join(KeptOperator.parse(entry).short for entry in kept_by(action))})"
 
 
 def normal_action(action: str) -> str:

@@ -17,10 +17,10 @@ from search_spaces.actions import SELECTIVE as SELECTIVE
 from search_spaces.actions import UNIT_JOINER as UNIT_JOINER
 from search_spaces.actions import WHOLE_BLOCK_ACTIONS as WHOLE_BLOCK_ACTIONS
 from search_spaces.actions import action_kind as action_kind
-from search_spaces.actions import kept_by, selective_action, why_not_compiled
+from search_spaces.actions import kept_by, selective_action, shown_action, why_not_compiled
 from search_spaces.actions import normal_action as normal_action
 from search_spaces.actions import units_of as units_of
-from search_spaces.kept_operators import KeptOperator, normal_keep
+from search_spaces.kept_operators import normal_keep
 
 SCHEMA_VERSION = 1
 #: Of all lists of a policy together, several times what any model has: a file of one line must not take for ever.
@@ -297,9 +297,8 @@ def _trained(entry: dict[str, Any]) -> dict[str, Any]:
 
 def _placement_summary(placement: BlockListPlacement) -> str:
     def name(region: Region) -> str:
-        if region.keep:
-            return f"{SELECTIVE}({UNIT_JOINER.join(KeptOperator.parse(entry).short for entry in region.keep)})"
-        return region.action if region.segment_size is None else f"{region.action}({region.segment_size})"
+        shown = shown_action(region.action)
+        return shown if region.segment_size is None else f"{shown}({region.segment_size})"
 
     if len(placement.regions) == 1 and placement.regions[0].num_blocks == placement.num_blocks:
         return name(placement.regions[0])

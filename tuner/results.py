@@ -116,6 +116,13 @@ class TrialRecord(_Record):
 _FIELDS = set(TrialRecord.model_fields)
 
 
+class KeepSetRecord(_Record):
+    """Operators whose outputs are worth keeping, and the action of the search that asked for them."""
+
+    asked: str
+    keep: list[str]
+
+
 class BlockListRecord(_Record):
     """One list of blocks in results.json."""
 
@@ -125,6 +132,7 @@ class BlockListRecord(_Record):
     units: dict[str, str]
     aliases: list[list[int]]
     segment_refusal: str | None
+    keep_sets: list[KeepSetRecord] = []
 
 
 class ModelRecord(_Record):
@@ -504,6 +512,7 @@ def model_record(inspection: ModelInspection) -> ModelRecord:
                 units=dict(blocks.units),
                 aliases=[list(group) for group in blocks.aliases],
                 segment_refusal=blocks.segment_refusal,
+                keep_sets=[KeepSetRecord(asked=each.asked, keep=list(each.keep)) for each in blocks.keep_sets],
             )
             for blocks in shape.block_lists
         ],

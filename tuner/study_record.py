@@ -71,6 +71,7 @@ def _found(environment: Mapping[str, Any], model: ModelRecord) -> dict[str, Any]
                 "units": blocks.units,
                 "aliases": blocks.aliases,
                 "segments": blocks.segment_refusal or "possible",
+                **({"keep_sets": [each.keep for each in blocks.keep_sets]} if blocks.keep_sets else {}),
             }
             for blocks in model.block_lists
         },

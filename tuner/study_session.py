@@ -30,6 +30,7 @@ from tuner.earlier_sessions import EarlierSessions, another_study, refuse_wrong_
 from tuner.export.policy import policy_yaml
 from tuner.forecast import Forecast, describe_dry_run, make_forecast
 from tuner.interrupts import Interrupts
+from tuner.known_keep_sets import with_known_keep_sets
 from tuner.memory_size import describe_bytes
 from tuner.objective import Objective, Score
 from tuner.playoff import choose_entrants, run_playoff
@@ -104,7 +105,7 @@ def run_study(
         refuse_wrong_beginning(folder, config.study, resume=resume)
         # The model and the cluster are tried before anything is written: a refused search leaves no folder behind.
         logger.info("%s", runner.describe())
-        inspection = runner.inspect(assemble.inspection_spec(config))
+        inspection = with_known_keep_sets(runner.inspect(assemble.inspection_spec(config)), folder.results_file)
         session = _Session(config, runner, folder, inspection, interrupts)
         with folder.locked():
             # Another driver may have begun it meanwhile, and may even be through.

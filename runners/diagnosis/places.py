@@ -14,6 +14,7 @@ from torch import nn
 from runners.block_lists import container_at
 from runners.unit_path import resolve_unit
 from search_spaces.model_shape import ModelShape
+from search_spaces.unit_span import is_spans, parse_spans
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,11 @@ class Places:
         self._by_region[f"{place.blocks}.{place.block}"] = place
         self._positions.setdefault(id(block), []).append(place)
         for unit, path in units:
+            if is_spans(path):
+                # Its parts lie in other units; what it rebuilds is told by the region's name alone.
+                for span in parse_spans(path):
+                    self._by_region[f"{place.blocks}.{place.block}.{span}"] = replace(place, unit=unit)
+                continue
             owner, attribute = resolve_unit(block, path)
             # The code of a method is that of the module that has it.
             module = path.removesuffix("()").rpartition(".")[0] if path.endswith("()") else path

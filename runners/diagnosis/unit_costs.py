@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -20,9 +21,11 @@ from runners.measure.phases import Phase
 from runners.proof.randomness import seed_everything
 from runners.rig import Rig
 from runners.worker_session import WorkerSession
+from search_spaces.actions import kept_by, units_of
 from search_spaces.choices import BlockListChoices, SearchChoices
 from search_spaces.model_shape import BlockList
 from search_spaces.policy import BLOCK, SEGMENT, UNIT_JOINER, BatchShape, BlockListPlacement, RecomputePolicy, Region
+from search_spaces.unit_span import is_spans, parse_spans
 
 #: Steps whose rebuilds are timed under each placement; the figure is their median. Short steps are timed more often,
 #: as long as that takes no more seconds than this for all placements of one size; fewer rounds do where time is short.
@@ -174,8 +177,17 @@ class UnitCostMeter:
             if number + 1 >= min_rounds and time.monotonic() - start > rounds_s:
                 break
         times_s: dict[str, float] = {}
-        for clock in clocks:
-            times_s |= clock.medians()
+        for policy, clock in zip(policies, clocks, strict=True):
+            medians = clock.medians()
+            for placement in policy.placement:
+                for region in placement.regions:
+                    cells = [replace(region, first=i, last=i) for i in range(region.first, region.last + 1)]
+                    # Of regions by the same name, those of selective actions are told apart by their action.
+                    for cell in cells if region.keep else ():
+                        name = f"{placement.blocks}.{cell.first}"
+                        if name in medians:
+                            medians[f"{name} {region.action}"] = medians.pop(name)
+            times_s |= medians
         return times_s
 
 
@@ -297,12 +309,25 @@ def _positions(of_list: BlockListChoices, region: Region) -> tuple[int, ...]:
 
 
 def _actions(of_list: BlockListChoices) -> list[str]:
-    """Each unit, units joined as the search joins them, and the whole block."""
+    """Each unit, units joined as the search joins them, what it keeps of operators, and the whole block."""
     units = sorted(of_list.blocks.unit_names)
-    joined = [action for action in of_list.actions if UNIT_JOINER in action] or (
-        [UNIT_JOINER.join(units)] if len(units) > 1 else []
-    )
-    return [*units, *joined, BLOCK]
+    joined = [action for action in of_list.actions if len(units_of(action)) > 1] or [
+        UNIT_JOINER.join(group) for group in _apart(of_list.blocks) if len(group) > 1
+    ]
+    return [*units, *joined, *filter(kept_by, of_list.actions), BLOCK]
+
+
+def _apart(blocks: BlockList) -> list[list[str]]:
+    """The units in as few groups as need be, so that no two of a group share a part of the block."""
+    groups: list[list[str]] = []
+    for unit in sorted(blocks.unit_names):
+        sharing = {name for pair in blocks.overlaps if unit in pair for name in pair}
+        group = next((group for group in groups if not sharing.intersection(group)), None)
+        if group is None:
+            groups.append([unit])
+        else:
+            group.append(unit)
+    return groups
 
 
 def _shown(of_list: BlockListChoices, keys: Mapping[Region, Hashable]) -> Iterator[Region]:
@@ -320,11 +345,10 @@ def _shown(of_list: BlockListChoices, keys: Mapping[Region, Hashable]) -> Iterat
 def _placements(choices: SearchChoices) -> Iterator[tuple[BlockListPlacement, ...]]:
     """Few placements of all lists at once that hold each region of the ablation."""
     lists = choices.block_lists
-    if any(of_list.blocks.units for of_list in lists):
-        yield tuple(
-            _everywhere(of_list.blocks, UNIT_JOINER.join(sorted(of_list.blocks.unit_names)) or BLOCK)
-            for of_list in lists
-        )
+    groups = [[UNIT_JOINER.join(group) for group in _apart(of_list.blocks)] for of_list in lists]
+    kept = [list(filter(kept_by, of_list.actions)) for of_list in lists]
+    for turn in zip_longest(*([*of_units, *of_kept] for of_units, of_kept in zip(groups, kept, strict=True))):
+        yield tuple(_everywhere(of_list.blocks, action or BLOCK) for of_list, action in zip(lists, turn, strict=True))
     yield tuple(_everywhere(of_list.blocks, BLOCK) for of_list in lists)
     for size in sorted({size for of_list in lists for size in of_list.segment_sizes if size > 1}):
         yield tuple(_everywhere(of_list.blocks, SEGMENT, size) for of_list in lists if size in of_list.segment_sizes)
@@ -345,6 +369,10 @@ def _region_names(blocks: BlockList, region: Region) -> Iterator[str]:
         yield f"{first} to {blocks.path}.{region.last}"
     elif region.action == BLOCK:
         yield first
+    elif region.keep:
+        yield f"{first} {region.action}"
     else:
         paths = dict(blocks.units)
-        yield from (f"{first}.{paths[unit]}" for unit in region.unit_names())
+        for unit in region.unit_names():
+            spans = parse_spans(paths[unit]) if is_spans(paths[unit]) else [paths[unit]]
+            yield from (f"{first}.{part}" for part in spans)

@@ -12,6 +12,7 @@ from runners.call_trace import Target
 from runners.unit_path import resolve_unit
 from search_spaces.model_shape import ModelShape
 from search_spaces.policy import NONE, SEGMENT, RecomputePolicy, Region
+from search_spaces.unit_span import is_spans, parse_spans
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,8 @@ class BlockOwners:
         for position, (name, block) in enumerate(zip(container.names, container.blocks, strict=True)):
             self._blocks[name] = Owner(name, position, list_index=index)
             for unit, path in units.items():
+                if is_spans(path):
+                    continue  # Its parts lie in other units.
                 self._units[f"{name}.{path}"] = Owner(name, position, unit, index)
                 if path.endswith("()"):
                     self._targets[f"{name}.{path}"] = resolve_unit(block, path)
@@ -106,6 +109,15 @@ def _heads(region: Region, names: Sequence[str], unit_paths: Mapping[str, str]) 
         return
     for name in names[region.first : region.last + 1]:
         units = region.unit_names()
-        yield from (f"{name}.{unit_paths[unit]}" for unit in units)
+        for unit in units:
+            yield from _unit_heads(name, unit_paths[unit])
         if not units and region.action != NONE:
             yield name
+
+
+def _unit_heads(block: str, path: str) -> Iterator[str]:
+    if not is_spans(path):
+        yield f"{block}.{path}"
+        return
+    for span in parse_spans(path):
+        yield f"{block}.{span.head}" if span.head else block

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from runners.diagnosis.records import UnitCost
-from search_spaces.policy import SEGMENT
+from search_spaces.actions import SEGMENT, shown_action
 from tuner.diagnosis.place_names import positions_text
 from tuner.memory_size import format_bytes
 
@@ -67,7 +67,7 @@ def alike_costs(costs: Iterable[UnitCost]) -> list[AlikeCosts]:
 
 def action_name(cost: UnitCost) -> str:
     """As a policy's summary writes it: ``segment(2)``."""
-    return f"{SEGMENT}({cost.last - cost.first + 1})" if cost.action == SEGMENT else cost.action
+    return f"{SEGMENT}({cost.last - cost.first + 1})" if cost.action == SEGMENT else shown_action(cost.action)
 
 
 def ablation_table(costs: Sequence[UnitCost], micro_batch_size: int) -> Table:
