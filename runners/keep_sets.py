@@ -63,7 +63,10 @@ def sets_worth_keeping(profile: OperatorProfile) -> Iterator[tuple[OperatorCall,
         is_last = index + 1 == len(useful)
         if saved >= share * rebuilt_s or is_last:
             yield tuple(chosen)
-            share = next((each for each in shares if each * rebuilt_s > saved), 1.0)
+            further = next((each for each in shares if each * rebuilt_s > saved), None)
+            if further is None:
+                return
+            share = further
 
 
 def _sets_for(action: str, profile: OperatorProfile) -> Iterator[tuple[str, ...]]:

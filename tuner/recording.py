@@ -14,6 +14,7 @@ from mlflow_config import names
 from mlflow_config.errors import TrackingError
 from mlflow_config.recorder import RunOutcome, StudyRecorder
 from runners.trial import TrialResult, TrialStatus
+from search_spaces.actions import shown_action
 from search_spaces.policy import RecomputePolicy
 from search_spaces.yaml_text import dump_yaml
 from tuner.background_job import BackgroundJob
@@ -300,7 +301,7 @@ def _params(trial: TrialRecord) -> dict[str, str | int | float | bool]:
         names.PRESERVE_RNG_STATE: policy.preserve_rng_state,
     }
     for placement in policy.placement:
-        actions = ", ".join(f"{region.first}-{region.last}: {region.action}" for region in placement.regions)
+        actions = ", ".join(f"{r.first}-{r.last}: {shown_action(r.action)}" for r in placement.regions)
         params[names.placement_param(placement.blocks)] = actions or "none"
     return params
 

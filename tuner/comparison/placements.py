@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
+from search_spaces.actions import shown_action
 from search_spaces.policy import NONE, SEGMENT, BlockListPlacement, RecomputePolicy
 from tuner.comparison.records import BlockDifference
 from tuner.results import StudyResults
@@ -58,7 +59,7 @@ def likeness(policy: RecomputePolicy) -> object:
 
 
 def _actions(placement: BlockListPlacement) -> tuple[str, ...]:
-    actions = list(placement.actions())
+    actions = list(map(shown_action, placement.actions()))
     for region in placement.regions:
         if region.segment_size is not None:
             actions[region.first : region.last + 1] = [f"{SEGMENT}({region.segment_size})"] * region.num_blocks

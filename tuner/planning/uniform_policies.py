@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from search_spaces.actions import shown_action
 from search_spaces.choices import BlockListChoices, SearchChoices
 from search_spaces.policy import NONE, SEGMENT, BlockListPlacement, RecomputePolicy
 from search_spaces.uniform import uniform_placements
@@ -15,7 +16,7 @@ def uniform_policies(choices: SearchChoices) -> dict[str, tuple[RecomputePolicy,
     for size in sizes:
         placements[f"{SEGMENT}({size})"] = tuple(_in_segments(blocks, size) for blocks in choices.block_lists)
     return {
-        action: tuple(
+        shown_action(action): tuple(
             RecomputePolicy(batch, placement, choices.rng_choices[0]).canonical() for batch in choices.batches
         )
         for action, placement in placements.items()

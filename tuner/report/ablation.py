@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from runners.diagnosis.records import UnitCost
+from search_spaces.actions import shown_action
 from tuner.memory_size import format_bytes
 from tuner.step_time_text import format_step_time, in_unit_of
 
@@ -87,7 +88,7 @@ def _groups(costs: Sequence[UnitCost]) -> list[_Group]:
         members.setdefault(key, []).append(cost)
     return [
         _Group(
-            action=action if action != "segment" else f"segment({length + 1})",
+            action=shown_action(action) if action != "segment" else f"segment({length + 1})",
             blocks=blocks,
             regions=tuple(sorted({(cost.first, cost.last) for cost in group})),
             saved_bytes=saved_bytes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from search_spaces.actions import kept_by, shown_action
 from search_spaces.policy import BLOCK, NONE, SEGMENT, BlockListPlacement, RecomputePolicy, Region
 
 #: Colors of the known actions, as the page names them.
@@ -81,6 +82,9 @@ class _Actions:
         self._hues = {**_HUES, **{n: _OTHER_HUES[i % len(_OTHER_HUES)] for i, n in enumerate(names)}}
 
     def action(self, name: str) -> Action:
+        if kept_by(name):
+            kept = ", ".join(kept_by(name))
+            return Action(shown_action(name), "S", self._hues[name], f"the block, but for what {kept} give")
         letters = "" if name == NONE else "".join(unit[0].upper() for unit in name.split("+"))
         units = " and ".join(name.split("+"))
         meaning = _MEANINGS.get(name, f"{units}, each on its own" if "+" in name else f"the {units} of the block")
@@ -105,7 +109,7 @@ def _cell(number: int, action: str, edge: str, tip: str, actions: _Actions) -> B
 
 def _place_in(region: Region, number: int) -> tuple[str, str]:
     if region.action != SEGMENT:
-        return "", f"block {number}: {region.action} recomputed"
+        return "", f"block {number}: {shown_action(region.action)} recomputed"
     first, last = next((first, last) for first, last in region.segments() if first <= number <= last)
     edge = "only" if first == last else {first: "first", last: "last"}.get(number, "inner")
     return edge, f"block {number}: recomputed in one segment with blocks {first} to {last}"
@@ -117,7 +121,7 @@ def _words(placement: BlockListPlacement) -> str:
     for region in placement.regions:
         span = f"{region.first}" if region.first == region.last else f"{region.first}-{region.last}"
         size = "" if region.segment_size is None else f" of {region.segment_size} blocks"
-        parts.append(f"{span}: {region.action}{size}")
+        parts.append(f"{span}: {shown_action(region.action)}{size}")
     num_kept = placement.num_blocks - sum(region.num_blocks for region in placement.regions)
     if not parts:
         return f"all {placement.num_blocks} blocks keep everything"
