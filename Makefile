@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 IN_PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo test test-all lint clean-demo
+.PHONY: demo test test-all fuzz lint clean-demo
 
 demo: $(READY)
 	$(BIN)/tune run examples/quickstart.yaml $(if $(wildcard runs/quickstart/study.db),--resume)
@@ -18,6 +18,12 @@ test: $(READY)
 # Those that take long as well, and those that judge time.
 test-all: $(READY)
 	$(BIN)/python -m pytest $(IN_PARALLEL)
+
+# Files with anything in them, on every reader of files: FUZZ_INPUTS edited ones each, and as many guided by coverage.
+fuzz: export FUZZ_INPUTS ?= 100000
+fuzz: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[fuzz]"
+	$(BIN)/python -m pytest $(IN_PARALLEL) --dist load tests/fuzz
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

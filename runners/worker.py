@@ -26,6 +26,7 @@ from runners.dry_run.profile_model import profile_model
 from runners.inspect_model import InspectedModel, inspect_model
 from runners.measure.device_probe import probe_time_s
 from runners.playoff_run import run_playoff
+from runners.process_state import ProcessState
 from runners.proof.randomness import seed_everything
 from runners.rig import Rig
 from runners.step_timeline.records import StepTimeline, StepTimelineSpec
@@ -64,11 +65,16 @@ _CONVOLUTIONS = (
 
 
 class TrialWorker:
-    """Serves the trials of one study, one after another, in one process."""
+    """Serves the trials of one study, one after another, in one process.
+
+    Attributes:
+        left_by_inspection: What the last inspection changed in the process for good; None where nothing.
+    """
 
     def __init__(self) -> None:
         self._session: WorkerSession | None = None
         self._dry_run: tuple[WorkloadSpec, DryRun] | None = None
+        self.left_by_inspection: str | None = None
 
     def inspect(self, spec: InspectionSpec) -> ModelInspection:
         """Builds the model once and says what it is made of.
@@ -82,11 +88,15 @@ class TrialWorker:
         if spec.workload.compile is not None:
             _refuse_without_compiler(spec.workload.compile, device)
         workload = load_workload(spec.workload)
-        rig = Rig(workload, spec.workload, device)
-        seed_everything(spec.workload.seed)
-        batch = workload.make_batch(spec.micro_batch_size)
-        findings = _inspect(rig.model, lambda: rig.step.forward(batch), spec)
-        return _inspection(findings, rig.model, workload, device)
+        process_state = ProcessState()
+        try:
+            rig = Rig(workload, spec.workload, device)
+            seed_everything(spec.workload.seed)
+            batch = workload.make_batch(spec.micro_batch_size)
+            findings = _inspect(rig.model, lambda: rig.step.forward(batch), spec)
+            return _inspection(findings, rig.model, workload, device)
+        finally:
+            self.left_by_inspection = process_state.restore()
 
     def dry_run(self, spec: DryRunSpec) -> DryRunResult:
         """Predicts memory without data. Whatever the model does to that is a refusal, never an exception.

@@ -51,6 +51,8 @@ class WorkerAgent:
             answer = {"workload_error": f"the model could not be built and traced within {timeout_s:g} s"}
         except WorkerDiedError as error:
             answer = {"runner_error": f"{error} while the model was built or run", "detail": error.detail}
+        if answer.get("unclean_reason") is not None:
+            self._end_worker()
         return json.dumps(answer)
 
     def run(self, spec_json: str) -> str:

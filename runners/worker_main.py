@@ -54,7 +54,7 @@ def _answer(worker: Any, request: dict[str, Any]) -> dict[str, Any]:
             inspection = worker.inspect(InspectionSpec.model_validate(request["spec"]))
         except WorkloadError as error:
             return {"workload_error": str(error)}
-        return {"inspection": inspection.model_dump(mode="json")}
+        return {"inspection": inspection.model_dump(mode="json"), "unclean_reason": worker.left_by_inspection}
     if request["kind"] == "run":
         result = worker.run(TrialSpec.model_validate(request["spec"]))
         return {"result": result.model_dump(mode="json"), "unclean_reason": worker.unclean_reason()}

@@ -10,6 +10,7 @@ import psutil
 
 from runners.devices.base import Device
 from runners.devices.registry import open_device
+from runners.process_state import ProcessState
 from runners.proof.prover import Prover
 from runners.proof.randomness import seed_everything
 from runners.trial import WorkloadSpec
@@ -28,6 +29,8 @@ class WorkerSession:
         self.prover = Prover(self.workload, spec, self.device, global_batch_size=global_batch_size)
         self.live_bytes = 0
         self._num_threads = threading.active_count()
+        # After the modules of the user's code were run, which happens once in a process.
+        self._process_state = ProcessState()
 
     def settle(self) -> int:
         """Bytes alive now that are not the coming trial's."""
@@ -46,7 +49,10 @@ class WorkerSession:
         if threading.active_count() > self._num_threads:
             return f"the trial left {threading.active_count() - self._num_threads} threads"
         children = psutil.Process().children()
-        return f"the trial left {len(children)} child processes" if children else None
+        if children:
+            return f"the trial left {len(children)} child processes"
+        changed = self._process_state.restore()
+        return None if changed is None else f"the trial changed {changed}"
 
     def batches(self, policy: RecomputePolicy, sequence_length: int | None = None) -> list[dict[str, Any]]:
         """The micro-batches of one optimizer step under the policy, the same ones each time.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -16,10 +17,17 @@ def dump_yaml(data: Any) -> str:
     Raises:
         ValueError: The data hold something other than None, bool, int, float, str, list, tuple and dict.
     """
+    return _dumped(data, default_flow_style=None, width=140)
+
+
+def dump_yaml_line(data: Any) -> str:
+    """All on one line, however long, without a line break at the end; errors as for :func:`dump_yaml`."""
+    return _dumped([data], default_flow_style=True, width=math.inf).strip()[1:-1]
+
+
+def _dumped(data: Any, **style: Any) -> str:
     try:
-        return str(
-            yaml.dump(data, Dumper=_Dumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=140)
-        )
+        return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, **style))
     except yaml.representer.RepresenterError as error:
         raise ValueError(
             f"{error.args[1]!r} is a {type(error.args[1]).__name__}, which plain YAML cannot say"

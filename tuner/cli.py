@@ -8,9 +8,11 @@ from typing import Annotated, Optional
 import typer
 
 from tuner.console import end_with, set_up_logging
+from tuner.usage_errors import StrictGroup
 
 app = typer.Typer(
     name="tune",
+    cls=StrictGroup,
     help="Finds where to recompute activations: the fastest training placement under a memory cap.",
     no_args_is_help=True,
     add_completion=False,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
+from search_spaces.visible_text import visible
 from tuner.interrupts import Interrupts
 from tuner.user_error import UserError
 
@@ -22,8 +25,20 @@ EXIT_INTERRUPTED = 130
 #: Width of tables where there is no terminal that has one.
 _PLAIN_WIDTH = 160
 
-err_console = Console(stderr=True, highlight=False)
-out_console = Console(highlight=False)
+
+class PlainConsole(Console):
+    """A console on which names, errors and files of others are text: no markup, and no codes that a terminal obeys."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+
+err_console = PlainConsole(stderr=True)
+out_console = PlainConsole()
 
 
 class _ConsoleHandler(logging.Handler):
@@ -51,7 +66,7 @@ def show(renderable: RenderableType) -> None:
 
 def show_text(text: str) -> None:
     """Prints text as it is, without wrapping, for files and for programs."""
-    typer.echo(text, nl=not text.endswith("\n"))
+    typer.echo(visible(text), nl=not text.endswith("\n"))
 
 
 def end_with(command: Callable[[], int]) -> None:

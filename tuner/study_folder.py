@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from search_spaces.visible_text import visible
 from search_spaces.whole_file import remove_leftovers, write_whole
 from tuner.user_error import UserError
 
@@ -99,7 +100,7 @@ class StudyFolder:
                         self.path.rmdir()
 
     def append_log(self, text: str) -> None:
-        """Adds the long form of what went wrong in a trial to trials.log.
+        """Adds the long form of what went wrong in a trial to trials.log, which people look at in a terminal.
 
         Raises:
             StudyFolderError: The folder cannot be written to, or its disk is full.
@@ -107,7 +108,7 @@ class StudyFolder:
         with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
             with self.log_file.open("a", encoding="utf-8") as log:
-                log.write(text)
+                log.write(visible(text))
 
     @contextmanager
     def _open_lock(self) -> Iterator[TextIO]:

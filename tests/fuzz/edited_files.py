@@ -41,7 +41,7 @@ _VALUES = st.recursive(
     max_leaves=6,
 )
 #: Pieces of YAML that nobody's data end up as.
-_SNIPPETS = [
+SNIPPETS = [
     *(
         "- ",
         "? ",
@@ -109,7 +109,7 @@ def edited_text(draw: st.DrawFn, sample: str) -> bytes:
         begin = draw(st.integers(0, len(text)))
         end = min(len(text), begin + draw(st.sampled_from([0, 0, 1, 3, 20])))
         text = (
-            text[:begin] + draw(st.sampled_from(_SNIPPETS) | st.sampled_from(_WORDS) | st.text(max_size=4)) + text[end:]
+            text[:begin] + draw(st.sampled_from(SNIPPETS) | st.sampled_from(_WORDS) | st.text(max_size=4)) + text[end:]
         )
     content = text.encode("utf-8", errors="surrogatepass")
     if draw(st.integers(0, 19)) == 0:

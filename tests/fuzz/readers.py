@@ -11,7 +11,6 @@ from pathlib import Path
 
 from exported_studies import measured, policy, study_of
 from recorded_table import RecordedTable
-from rich.console import Console
 from simulation import MIB, results_of, trial
 from table_file import read_table
 
@@ -20,6 +19,7 @@ from search_spaces.policy_file import load_policy, policy_to_yaml
 from tuner.comparison.compare_studies import compare_studies
 from tuner.comparison.tables import comparison_tables
 from tuner.config_file import load_search_file, resolved_yaml
+from tuner.console import PlainConsole
 from tuner.export.base import Exporter
 from tuner.export.choose_trial import choose_trial
 from tuner.export.context import context_of
@@ -102,7 +102,7 @@ def _results_file(path: Path) -> Callable[[], None]:
     results = read_results(path)
 
     def use() -> None:
-        console = Console(file=io.StringIO(), width=160)
+        console = PlainConsole(file=io.StringIO(), width=160)
         summary = summarize(results)
         console.print(front_table(results, summary))
         console.print(trials_table(results))

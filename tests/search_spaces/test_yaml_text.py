@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search_spaces.strict_yaml import parse_yaml
-from search_spaces.yaml_text import dump_yaml
+from search_spaces.yaml_text import dump_yaml, dump_yaml_line
 
 _TRAPS = "010 1e-4 1E5 on off y n 1:30 1_000 0b1 0o7 0x1F 2024-01-01 << = ~ null .inf -.5 5. 1.e5 1_0.5 00 true"
 _TEXTS = (
@@ -49,3 +49,14 @@ def test_repeated_values_are_written_out() -> None:
 def test_what_plain_yaml_cannot_say_is_refused() -> None:
     with pytest.raises(ValueError, match=r"\(1\+2j\) is a complex, which plain YAML cannot say"):
         dump_yaml({"a": complex(1, 2)})
+
+
+_ONE_LINE = ["plain", "1e-3", "a\nb: c\n\x1b", "'\"", "long words " * 50, "", None, True, 1.5, [1, "x\ny"]]
+
+
+@pytest.mark.parametrize("value", _ONE_LINE, ids=repr)
+def test_one_line_is_the_value_again(value: object) -> None:
+    line = dump_yaml_line(value)
+    assert line.isprintable()
+    assert yaml.safe_load(f"[{line}]") == [value]
+    assert yaml.safe_load(f"key: {line}") == {"key": value}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import logging
 import os
 import subprocess
@@ -9,11 +10,12 @@ from collections.abc import Callable
 import pytest
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from mlflow_config.errors import TrackingError
 from runners.base import RunnerError, WorkloadError
 from search_spaces.policy import PolicyError
-from tuner.console import end_with, set_up_logging, show, show_text
+from tuner.console import PlainConsole, end_with, err_console, set_up_logging, show, show_text
 from tuner.user_error import UserError
 
 Capture = pytest.CaptureFixture[str]
@@ -64,6 +66,30 @@ def test_lines_are_neither_wrapped_nor_read_as_markup(capsys: Capture) -> None:
     assert capsys.readouterr().err == f"{line}\n"
 
 
+HOSTILE = "[/]\x1b[2J\x1b]0;owned\x07 :smile: \x9b31m\u202e"
+
+
+def test_no_code_of_somebody_elses_reaches_the_terminal(capsys: Capture) -> None:
+    table = Table("policy", title=HOSTILE)
+    table.add_row(HOSTILE)
+    show(table)
+    show_text(HOSTILE)
+    err_console.print(HOSTILE, soft_wrap=True)
+    exit_code(failing(UserError(HOSTILE)))
+    output, errors = capsys.readouterr()
+    for stream in (output, errors):
+        assert not set("\x1b\x07\x9b\u202e") & set(stream)
+        assert "[/]" in stream, "it is no markup either"
+        assert ":smile:" in stream
+
+
+def test_our_own_colors_do_reach_a_terminal() -> None:
+    console = PlainConsole(file=io.StringIO(), force_terminal=True, color_system="standard", width=40)
+    console.print(Text("done\x1b[2J", style="red"))
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue() == "\x1b[31mdone\\u001b[2J\x1b[0m\n"
+
+
 def test_an_interrupt_is_no_error(capsys: Capture) -> None:
     assert exit_code(failing(KeyboardInterrupt())) == 130
     assert capsys.readouterr() == ("", "interrupted\n")
@@ -102,7 +128,7 @@ def test_logs_go_to_standard_error(capsys: Capture, verbose: bool) -> None:
 
 def test_a_reader_who_leaves_early_is_no_error() -> None:
     program = (
-        "from tuner.console import end_with, show_text\n"
+        "from tuner.console import PlainConsole, end_with, err_console, show_text\n"
         "end_with(lambda: [show_text('x' * 100) for _ in range(9999)] and 0)"
     )
     shell = f'"{sys.executable}" -c "$0" | head -n 1'

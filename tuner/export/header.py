@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
+from search_spaces.yaml_words import one_line
 from tuner.export.base import ExportContext, Exporter
 from tuner.export.notes import compile_note
 from tuner.memory_size import format_bytes
@@ -30,9 +31,12 @@ def header_lines(exporter: Exporter, study: StudyResults, trial: TrialRecord, co
 
 
 def with_header(body: str, exporter: Exporter, lines: Sequence[str]) -> str:
-    """The file: header and body in the exporter's syntax."""
+    """The file: header and body in the exporter's syntax.
+
+    Names in the lines may come from anyone: none of them can end its line and write into the body.
+    """
     if exporter.header_syntax == "hash":
-        return "".join(f"# {line}\n" for line in lines) + body
+        return "".join(f"# {one_line(line)}\n" for line in lines) + body
     if exporter.header_syntax == "json":
         return json.dumps({JSON_KEY: list(lines), **json.loads(body)}, indent=2) + "\n"
     return body

@@ -6,6 +6,7 @@ Other placements and other strategies take `tuner.integrations.lightning`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from itertools import combinations
 
@@ -92,7 +93,8 @@ def _module_names(policy: RecomputePolicy, context: ExportContext) -> Iterator[s
 
 
 def _quoted(names: list[str]) -> str:
-    return "".join(f'    "{name}",\n' for name in names)
+    """Lines of a tuple; JSON writes text as Python reads it, whatever is in it."""
+    return "".join(f"    {json.dumps(name)},\n" for name in names)
 
 
 _PLAIN = '''

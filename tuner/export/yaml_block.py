@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from search_spaces.yaml_text import dump_yaml
+from search_spaces.yaml_text import dump_yaml_line
 
 
 def dump_yaml_block(data: Mapping[str, object], *, depth: int = 0) -> str:
@@ -22,7 +22,7 @@ def yaml_value(value: object) -> str:
         return "{" + ", ".join(f"{yaml_value(key)}: {yaml_value(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(yaml_value, value)) + "]"
-    return dump_yaml([value]).strip()[1:-1]
+    return dump_yaml_line(value)
 
 
 def _entry(key: str, value: object, depth: int) -> str:
