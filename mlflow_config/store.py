@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import sqlite3
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
