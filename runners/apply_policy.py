@@ -15,6 +15,7 @@ from torch import nn
 
 from runners.compiled_call import CompiledCall
 from runners.inner_regions import InnerCall, InnerReplacement, MakeRegion, inner_regions
+from runners.offloaded_call import HostCopyObserver, OffloadedCall, OffloadLine
 from runners.recompute_region import RecomputedCall, RecomputeObserver, Region
 from runners.segment import Segment, SegmentHead, SegmentMember
 from runners.unit_path import resolve_unit
@@ -22,6 +23,7 @@ from search_spaces.policy import (
     BLOCK,
     COMPILE_BLOCKS,
     COMPILE_MODEL,
+    OFFLOAD,
     SEGMENT,
     BlockListPlacement,
     PolicyError,
@@ -29,7 +31,7 @@ from search_spaces.policy import (
 )
 from search_spaces.unit_span import is_spans
 
-PlacedCall: TypeAlias = RecomputedCall | SegmentHead | SegmentMember | InnerCall | CompiledCall
+PlacedCall: TypeAlias = RecomputedCall | SegmentHead | SegmentMember | InnerCall | CompiledCall | OffloadedCall
 
 _MISSING = object()
 
@@ -87,7 +89,11 @@ class AppliedPolicy:
 
 
 def apply_policy(
-    model: nn.Module, policy: RecomputePolicy, *, observer: RecomputeObserver | None = None
+    model: nn.Module,
+    policy: RecomputePolicy,
+    *,
+    observer: RecomputeObserver | None = None,
+    on_host_copy: HostCopyObserver | None = None,
 ) -> AppliedPolicy:
     """Places the policy's recompute regions on the model, in place, and compiles what the policy says is compiled.
 
@@ -101,6 +107,7 @@ def apply_policy(
 
     Args:
         observer: Told when a region rebuilds its activations; used for measuring.
+        on_host_copy: Called with each copy that an offloaded block makes on the host; used for measuring.
 
     Raises:
         PolicyError: The model has no such list of blocks, or the list differs from the one the policy was made for.
@@ -108,8 +115,9 @@ def apply_policy(
     """
     _refuse_second_policy(model)
     regions: dict[tuple[int, str], _Replacement] = {}
+    line = OffloadLine(on_host_copy)
     for placement in policy.placement:
-        for replacement in _replacements(model, placement, policy, observer):
+        for replacement in _replacements(model, placement, policy, observer, line):
             _add_once(regions, replacement)
     if policy.compile == COMPILE_MODEL:
         _add_once(regions, _Replacement(model, "forward", CompiledCall(model.forward), type(model).__name__))
@@ -136,7 +144,7 @@ class _Replacement:
 
     owner: nn.Module
     attribute: str
-    call: CompiledCall | RecomputedCall | SegmentHead | SegmentMember
+    call: PlacedCall
     name: str
     is_within_compiled: bool = False
 
@@ -158,7 +166,11 @@ def _add_once(regions: dict[tuple[int, str], _Replacement], item: _Replacement) 
 
 
 def _replacements(
-    model: nn.Module, placement: BlockListPlacement, policy: RecomputePolicy, observer: RecomputeObserver | None
+    model: nn.Module,
+    placement: BlockListPlacement,
+    policy: RecomputePolicy,
+    observer: RecomputeObserver | None,
+    line: OffloadLine,
 ) -> Iterator[_Replacement]:
     blocks = _block_list(model, placement)
     _refuse_divided_aliases(placement, blocks)
@@ -174,6 +186,8 @@ def _replacements(
             continue
         for index in range(region.first, region.last + 1):
             block, name = blocks[index], f"{placement.blocks}.{index}"
+            if region.action == OFFLOAD:
+                yield _Replacement(block, "forward", OffloadedCall(block.forward, model, line, name), name)
             if region.action == BLOCK or region.keep:
                 call = RecomputedCall(forwards[index], make_region(name, keep=region.keep))
                 yield _Replacement(block, "forward", call, name)

@@ -56,7 +56,9 @@ class Rig:
             return
         known = self._compiled.get(policy)
         if known is None:
-            self._applied = apply_policy(self.model, policy, observer=self.phases)
+            self._applied = apply_policy(
+                self.model, policy, observer=self.phases, on_host_copy=self.phases.copied_to_host
+            )
         else:
             known.redo()
             self._applied = known

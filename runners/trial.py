@@ -275,6 +275,7 @@ class TrialResult(Record):
         recompute_time_s: None where the compiler rebuilds activations within its own code.
         recomputed_flops_ratio: FLOPs that recompute adds over the FLOPs of the same step without it; None where the
             model is compiled.
+        offloaded_bytes: Copied to the host in a step, by offloaded blocks.
         compile_time_s: Compiling in this trial, the plain model's code for the proof included; in no other time. None
             where nothing is compiled. Short where the process or the compiler's cache on disk held the code already.
         num_recompiles: Times that code was compiled again for other shapes or another placement, as `torch.compile`
@@ -306,6 +307,7 @@ class TrialResult(Record):
     recompute_time_s: float | None = None
     optimizer_time_s: float | None = None
     recomputed_flops_ratio: float | None = None
+    offloaded_bytes: int | None = None
     compile_time_s: float | None = None
     num_recompiles: int | None = None
     mfu: float | None = None

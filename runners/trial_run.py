@@ -67,12 +67,15 @@ class TrialRun:
         verification = self._verify(rig)
         if self._policy.compile is not None:
             rig.step.run(micro_batches)  # What compiling takes is no part of the step's memory.
+        rig.phases.host_bytes = 0
         peak = session.device.measure_peak(RigStep(rig, micro_batches), live_bytes_before_trial=live_bytes)
+        offloaded_bytes = rig.phases.host_bytes // _MEMORY_STEPS
         # Made only now: the peak is that of the longest sequences alone.
         steps = [micro_batches, *session.shorter_steps(spec.policy)]
         flops = self._step_flops(rig, steps)
         times = mean_over_lengths(self._times(rig, steps, peak, verification), len(steps))
-        return self._result(verification, peak, flops, times)
+        result = self._result(verification, peak, flops, times)
+        return result.model_copy(update={"offloaded_bytes": offloaded_bytes})
 
     def _verify(self, rig: Rig) -> Verification:
         if not self._spec.measurement.verify:

@@ -15,9 +15,10 @@ SEGMENT = "segment"
 SELECTIVE = "selective"
 #: Joins unit names into one action: ``attention+mlp`` is two recompute regions, one per unit.
 UNIT_JOINER = "+"
-#: Actions that are not made of units. `offload` is a reserved name.
-WHOLE_BLOCK_ACTIONS = (NONE, BLOCK, SEGMENT, SELECTIVE)
-RESERVED_ACTIONS = ("offload",)
+#: The block's activations wait on the host; nothing is rebuilt.
+OFFLOAD = "offload"
+#: Actions that are not made of units.
+WHOLE_BLOCK_ACTIONS = (NONE, BLOCK, SEGMENT, SELECTIVE, OFFLOAD)
 #: What ``selective:NAME`` keeps: which operators these are depends on the device, so a model has to be run to tell.
 MATMULS, ATTENTION_ONLY, EVERY_SECOND_MATMUL = "matmuls", "attention", "every_second_matmul"
 KEEP_PRESETS = (MATMULS, ATTENTION_ONLY, EVERY_SECOND_MATMUL)
@@ -73,5 +74,7 @@ def why_not_compiled(action: str, unit_paths: Mapping[str, str]) -> str | None:
     """Why blocks under this action cannot be compiled, as half a sentence; None where they can."""
     if action_kind(action) == SELECTIVE:
         return "the outputs of single operators cannot be kept in compiled code"
+    if action == OFFLOAD:
+        return "what compiled code keeps for backward is its own affair"
     inner = next((unit for unit in units_of(action) if is_spans(unit_paths.get(unit, ""))), None)
     return None if inner is None else f"unit {inner} begins or ends inside a module, which compiled code does not show"

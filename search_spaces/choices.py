@@ -24,7 +24,6 @@ from search_spaces.model_shape import BlockList, ModelShape
 from search_spaces.policy import (
     BLOCK,
     NONE,
-    RESERVED_ACTIONS,
     SEGMENT,
     UNIT_JOINER,
     WHOLE_BLOCK_ACTIONS,
@@ -322,15 +321,13 @@ def _counted(noun: str, names: Sequence[str]) -> str:
 
 def _normal_action(action: str) -> str:
     """The action with its units in alphabetical order, each once."""
-    if action in RESERVED_ACTIONS:
-        raise ValueError(f"action {action} is not supported yet")
     if action_kind(action) == SELECTIVE:
         _check_selective(action)
         return normal_action(action)
     if action in WHOLE_BLOCK_ACTIONS:
         return action
     units = units_of(action)
-    wrong = [unit for unit in units if not unit.strip() or unit in (*WHOLE_BLOCK_ACTIONS, *RESERVED_ACTIONS)]
+    wrong = [unit for unit in units if not unit.strip() or unit in WHOLE_BLOCK_ACTIONS]
     if wrong:
         raise ValueError(
             f"action {action!r} joins {wrong[0]!r}; allowed are {NONE}, {BLOCK}, {SEGMENT}, or units joined by "

@@ -12,7 +12,16 @@ import numpy.typing as npt
 
 from search_spaces.cell_profiles import ListCells
 from search_spaces.memory_profile import Cell, ListProfile, MemoryProfile, StepProfile, Stretch
-from search_spaces.policy import BLOCK, NONE, SEGMENT, BlockListPlacement, RecomputePolicy, Region, normal_action
+from search_spaces.policy import (
+    BLOCK,
+    NONE,
+    OFFLOAD,
+    SEGMENT,
+    BlockListPlacement,
+    RecomputePolicy,
+    Region,
+    normal_action,
+)
 
 #: Finds the cell of blocks of these classes under an action, as :meth:`MemoryTimeline.cell` does.
 CellProfiles: TypeAlias = Callable[[ListProfile, tuple[int, ...], str], Cell]
@@ -156,7 +165,7 @@ class _List:
         calls = np.flatnonzero((self._blocks >= region.first) & (self._blocks <= region.last))
         if region.action != SEGMENT:
             action = normal_action(region.action)
-            num_regions = max(len(set(region.unit_names())), 1)
+            num_regions = 0 if region.action == OFFLOAD else max(len(set(region.unit_names())), 1)
             self._write(stretches, calls, self._of_action(action), num_regions * rng_bytes)
             return
         assert region.segment_size is not None

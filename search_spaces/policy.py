@@ -11,7 +11,7 @@ from typing import Any
 
 from search_spaces.actions import BLOCK as BLOCK
 from search_spaces.actions import NONE as NONE
-from search_spaces.actions import RESERVED_ACTIONS as RESERVED_ACTIONS
+from search_spaces.actions import OFFLOAD as OFFLOAD
 from search_spaces.actions import SEGMENT as SEGMENT
 from search_spaces.actions import SELECTIVE as SELECTIVE
 from search_spaces.actions import UNIT_JOINER as UNIT_JOINER
@@ -118,10 +118,10 @@ class BlockListPlacement:
         if not 1 <= self.num_blocks <= MAX_BLOCKS:
             raise PolicyError(f"{where}: num_blocks is {self.num_blocks}; from 1 to {MAX_BLOCKS} are allowed")
         for name in units:
-            if not name or UNIT_JOINER in name or name in (*WHOLE_BLOCK_ACTIONS, *RESERVED_ACTIONS):
+            if not name or UNIT_JOINER in name or name in WHOLE_BLOCK_ACTIONS:
                 raise PolicyError(
-                    f"{where}: a unit is named {name!r}; any name but {', '.join(WHOLE_BLOCK_ACTIONS)} and "
-                    f"{', '.join(RESERVED_ACTIONS)}, without {UNIT_JOINER}, is allowed"
+                    f"{where}: a unit is named {name!r}; any name but {', '.join(WHOLE_BLOCK_ACTIONS)}, without "
+                    f"{UNIT_JOINER}, is allowed"
                 )
         expected_first = 0
         for region in self.regions:
@@ -136,8 +136,6 @@ class BlockListPlacement:
                 raise PolicyError(f"{span}: segment_size goes with action {SEGMENT} and with no other")
             if region.segment_size is not None and region.segment_size < 1:
                 raise PolicyError(f"{span}: segment_size is {region.segment_size}; at least 1 is allowed")
-            if region.action in RESERVED_ACTIONS:
-                raise PolicyError(f"{span}: action {region.action} is not supported yet")
             if action_kind(region.action) == SELECTIVE:
                 _check_keep(region.keep, span)
             unknown = [name for name in region.unit_names() if name not in units]
@@ -399,8 +397,6 @@ def _placement_from_dict(data: object, where: str) -> BlockListPlacement:
 def _region_from_dict(data: object, where: str) -> Region:
     entry = _mapping(data, where, required=("first", "last", "action"), optional=("segment_size", "keep"))
     action = _text(entry["action"], f"{where}.action")
-    if action in RESERVED_ACTIONS:
-        raise PolicyError(f"{where}: action {action} is not supported yet")
     if ("keep" in entry) != (action == SELECTIVE):
         raise PolicyError(f"{where}: keep goes with action {SELECTIVE} and with no other, and that one needs it")
     if action == SELECTIVE:

@@ -173,7 +173,6 @@ def leaves(data: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 #: What the page on search.yaml says is refused as "not supported yet", with values to try.
 NOT_YET: dict[str, list[object]] = {
-    "placement.actions": [["none", "offload"]],
     "runner.data_parallel_degree": [2],
     "runner.strategy": ["ddp", "fsdp2"],
 }

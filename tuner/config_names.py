@@ -11,7 +11,6 @@ from search_spaces.actions import (
     KEEP_PRESETS,
     MATMULS,
     NONE,
-    RESERVED_ACTIONS,
     SEGMENT,
     SELECTIVE,
     UNIT_JOINER,
@@ -40,7 +39,7 @@ RNG_OF_TARGET = {
     "primus": True,
 }
 
-_NO_UNITS = (*WHOLE_BLOCK_ACTIONS, *RESERVED_ACTIONS)
+_NO_UNITS = WHOLE_BLOCK_ACTIONS
 _STUDY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _UNIT_NAME = re.compile(r"[^\W\d_][\w-]{0,59}")
 _MODULE_PATH = re.compile(r"\w+(\.\w+)*")

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, PlainSerializer, Tag, ValidationInfo
 from pydantic_core import PydanticCustomError
 
-from search_spaces.policy import RESERVED_ACTIONS
 from search_spaces.yaml_words import quoted
 from tuner.config_duration import parse_duration
 from tuner.config_factory import check_batch_factory, check_model_factory
@@ -138,7 +137,6 @@ Units = Annotated[
 Action = Annotated[
     str,
     AfterValidator(normal_action),
-    not_supported_yet(*RESERVED_ACTIONS),
     Field(
         json_schema_extra={
             "anyOf": [{"enum": list(default_actions(None))}, {"type": "string", "examples": ["NAME", "NAME+NAME"]}]

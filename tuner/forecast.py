@@ -10,7 +10,7 @@ import numpy as np
 from runners.trial import DryRunResult, Prediction
 from search_spaces.choices import SearchChoices
 from search_spaces.memory_timeline import MemoryTimeline
-from search_spaces.policy import SEGMENT, BlockListPlacement, RecomputePolicy, units_of
+from search_spaces.policy import OFFLOAD, SEGMENT, BlockListPlacement, RecomputePolicy, units_of
 from search_spaces.registry import make_space
 from tuner.prediction.candidates import CandidateSource, ListedCandidates
 from tuner.prediction.next_policy import PolicyProposer, Tried
@@ -22,6 +22,9 @@ _ENCODING = "two_action"
 #: Policies that are listed, coarse ones first, where peaks come from the timeline and where each takes a dry run.
 _MOST_COMPUTED, _MOST_DRY_RUN = 3_000, 150
 
+#: What moving the activations of all blocks to the host and back adds to a plain step, before any was measured: it runs
+#: no FLOPs, and how much of it hides behind the computation nobody knows.
+_OFFLOAD_PRICE = 0.2
 #: How far the ratios of compiled peaks to those of the model as it is lie apart, before any was measured.
 COMPILED_ERROR = 0.03
 
@@ -132,6 +135,8 @@ def flops_prices(choices: SearchChoices, features: PlacementFeatures, timeline: 
 def _flops_price(label: Label, choices: SearchChoices, timeline: MemoryTimeline) -> float:
     if label.action == RNG_OFF or label.list_index is None:
         return 0.0
+    if label.action == OFFLOAD:
+        return _OFFLOAD_PRICE
     of_list = choices.block_lists[label.list_index]
     size = label.segment_size if label.action == SEGMENT else None
     placement: BlockListPlacement = of_list.place([label.action] * of_list.num_modules, size)

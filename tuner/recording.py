@@ -46,6 +46,7 @@ _METRICS = (
     names.RECOMPUTE_TIME_S,
     names.OPTIMIZER_TIME_S,
     names.RECOMPUTED_FLOPS_RATIO,
+    names.OFFLOADED_BYTES,
     names.COMPILE_TIME_S,
     names.NUM_RECOMPILES,
     names.MFU,

@@ -87,6 +87,7 @@ class TrialRecord(_Record):
     predicted_step_time_s: float | None
     predicted_step_time_spread_s: _From0 | None = None
     reference_drift_ratio: _From0 | None = None
+    offloaded_bytes: _Count | None = None
     compile_time_s: _From0 | None = None
     num_recompiles: _Count | None = None
     verification: Verification | None

@@ -36,6 +36,11 @@ def open_device(name: str) -> Device:
     return AcceleratorDevice(name)
 
 
+def has_host_apart(name: str) -> bool:
+    """Whether the host's memory is another one than the device's: not on a CPU."""
+    return (_best_kind() if name == "auto" else name) != "cpu"
+
+
 def _best_kind() -> str:
     for name in _BACKEND_PACKAGES:
         _load_backend(name)

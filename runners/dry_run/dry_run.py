@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from runners.block_lists import container_at
 from runners.call_trace import tensors_in
 from runners.devices.cpu import CpuDevice
+from runners.devices.registry import has_host_apart
 from runners.dry_run.fake_model import FakeModelWorkload
 from runners.dry_run.gradients import CompleteGradients
 from runners.dry_run.live_memory import LiveMemory
@@ -86,6 +87,7 @@ class DryRun:
         self._memory = LiveMemory()
         self._workload = FakeModelWorkload(workload, self._mode)
         self._spec = spec
+        self._has_host_apart = has_host_apart(spec.device)
         self._inputs: dict[int, _Inputs] = {}
         self._opened: _Opened | None = None
         #: On fake tensors; None until the first step.
@@ -132,6 +134,8 @@ class DryRun:
 
     def _first_step(self, micro_batch_size: int) -> _Opened:
         rig = Rig(self._workload, self._spec, CpuDevice())
+        if self._has_host_apart:
+            rig.phases.on_host_copy = self._memory.move_elsewhere
         self.model = rig.model
         memory = self._memory
         for parameter in rig.model.parameters():

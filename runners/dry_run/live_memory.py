@@ -73,6 +73,13 @@ class LiveMemory(FakeValues):  # type: ignore[no-untyped-call]  # torch leaves i
         if storage._cdata not in self._known:
             self._add(storage, storage._cdata, 0)
 
+    def move_elsewhere(self, tensor: torch.Tensor) -> None:
+        """No longer counts the tensor's storage: it is another memory's."""
+        storage = self._known.get(tensor.untyped_storage()._cdata)
+        if storage is not None:
+            self.live_bytes -= storage.num_bytes
+            storage.num_bytes = 0
+
     def find(self, tensor: torch.Tensor) -> CountedStorage | None:
         """What is known of the tensor's storage; None where it is not counted."""
         return self._known.get(tensor.untyped_storage()._cdata) if tensor.layout == torch.strided else None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
+
+import torch
 
 
 class Phase(str, enum.Enum):
@@ -35,6 +37,10 @@ class PhaseSwitch:
         self._watcher: PhaseWatcher | None = None
         self._depth = 0
         self.last_recomputed_region: str | None = None
+        #: Bytes that offloaded blocks have copied to the host, in all steps so far.
+        self.host_bytes = 0
+        #: Called with each such copy.
+        self.on_host_copy: Callable[[torch.Tensor], None] | None = None
 
     @contextmanager
     def watched_by(self, watcher: PhaseWatcher) -> Iterator[None]:
@@ -47,6 +53,12 @@ class PhaseSwitch:
 
     def phase(self, phase: Phase) -> AbstractContextManager[None]:
         return nullcontext() if self._watcher is None else self._watcher.watching(phase)
+
+    def copied_to_host(self, copied: torch.Tensor) -> None:
+        """Called by an offloaded block with each copy that it makes."""
+        self.host_bytes += copied.nbytes
+        if self.on_host_copy is not None:
+            self.on_host_copy(copied)
 
     @contextmanager
     def recomputing(self, region_name: str) -> Iterator[None]:

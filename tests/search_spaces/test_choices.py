@@ -126,7 +126,7 @@ def test_no_micro_batch_at_all_is_refused() -> None:
     ("action", "message"),
     [
         ("selective:matmul", r"action 'selective:matmul': 'matmul' names no operator; .* one of matmuls, attention,"),
-        ("offload", "action offload is not supported yet"),
+        ("offload+mlp", "action 'offload\\+mlp' joins 'offload'"),
         ("block+mlp", r"action 'block\+mlp' joins 'block'; allowed are"),
         ("attention+", r"action 'attention\+' joins ''; allowed are"),
     ],

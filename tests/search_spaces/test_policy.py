@@ -107,7 +107,7 @@ def test_a_batch_holds_whole_numbers(value: Any) -> None:
         ([Region(0, 3, "segment", 0)], r"segment_size is 0; at least 1"),
         (
             [Region(0, 3, "attn")],
-            r"action attn names unit 'attn'; known here: none, block, segment, selective, attention, mlp",
+            r"action attn names unit 'attn'; known here: none, block, segment, selective, offload, attention, mlp",
         ),
         ([Region(0, 3, "attention+router")], r"names unit 'router'"),
         ([Region(0, 3, "attention+")], r"names unit ''"),
@@ -115,7 +115,7 @@ def test_a_batch_holds_whole_numbers(value: Any) -> None:
         ([Region(0, 3, "")], r"names unit ''"),
         ([Region(0, 3, "selective")], r"keep: no operator is named"),
         ([Region(0, 3, "selective:mm")], r"keep: 'mm' names no operator"),
-        ([Region(0, 3, "offload")], r"action offload is not supported yet"),
+        ([Region(0, 3, "offload", 2)], r"segment_size goes with action segment"),
     ],
 )
 def test_a_placement_that_contradicts_itself_is_refused(regions: list[Region], message: str) -> None:
@@ -314,7 +314,6 @@ _REMOVED = object()
         (["placement", 0, "regions", 1, "first"], "6", r"placement\[0\]\.regions\[1\]\.first is '6'; a whole number"),
         (["placement", 0, "regions", 1, "last"], 12, r"region 6-12 is out of order or outside the list"),
         (["placement", 0, "regions", 1, "action"], None, r"placement\[0\]\.regions\[1\]\.action is None; text"),
-        (["placement", 0, "regions", 1, "action"], "offload", r"regions\[1\]: action offload is not supported yet"),
         (
             ["placement", 0, "regions", 1, "keep"],
             [],

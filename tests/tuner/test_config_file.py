@@ -370,8 +370,8 @@ class TestValues:
                 r"4: placement.actions\[0\] is 'selective:mm': 'mm' names no operator; .* with one of matmuls,",
             ),
             (
-                _with(placement="{actions: [offload]}"),
-                r"4: placement.actions\[0\] is 'offload', which is not supported",
+                _with(placement="{actions: [offload+mlp]}"),
+                r"4: placement.actions\[0\] is 'offload\+mlp'; allowed: none, block, segment, selective, offload",
             ),
             (
                 _with(placement="{actions: [atention]}"),

@@ -91,7 +91,8 @@ def test_a_unit_has_a_name_of_its_own(name: str) -> None:
 @pytest.mark.parametrize("action", ["", "+", "mlp+", "+mlp", "mlp+mlp", "block+mlp", "none+segment", "mlp+selective"])
 def test_an_action_joins_different_units(action: str) -> None:
     with pytest.raises(
-        ValueError, match=r"^is '.*'; allowed: none, block, segment, selective, a unit, or different units joined by"
+        ValueError,
+        match=r"^is '.*'; allowed: none, block, segment, selective, offload, a unit, or different units joined by",
     ):
         normal_action(action)
 
