@@ -29,7 +29,7 @@ def load_policy(path: str | os.PathLike[str]) -> RecomputePolicy:
         return policy_from_dict(document.data)
     except PolicyError as error:
         entry, reason = _first_refusal(document.data, error)
-        problem = YamlProblem(document.line_of(entry), str(reason))
+        problem = YamlProblem(document.line_of(entry), f"{reason}; correct the file, or export the policy again")
         raise PolicyError(problem.located(os.fspath(path))) from error
 
 

@@ -15,6 +15,8 @@ from search_spaces.yaml_words import Word, one_line, quoted, read_word
 KeyPath: TypeAlias = tuple[str | int, ...]
 
 MAX_DEPTH = 50
+#: Characters of a message: what was read may be repeated in it.
+MAX_MESSAGE = 1000
 #: Entries with every alias written out: a few lines of nested aliases can stand for billions.
 MAX_ENTRIES = 100_000
 
@@ -34,8 +36,9 @@ class YamlProblem:
     unread: KeyPath | None = None
 
     def located(self, where: str) -> str:
-        """``search.yaml:12: ...``, always one line."""
-        return one_line(f"{where}: {self.text}" if self.line is None else f"{where}:{self.line}: {self.text}")
+        """``search.yaml:12: ...``, always one line, and one that can be read."""
+        text = self.text if len(self.text) <= MAX_MESSAGE else f"{self.text[: MAX_MESSAGE - 3]}..."
+        return one_line(f"{where}: {text}" if self.line is None else f"{where}:{self.line}: {text}")
 
 
 class UnreadableError(Exception):

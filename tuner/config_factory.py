@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 
 from search_spaces.yaml_words import quoted
@@ -50,8 +51,7 @@ def check_batch_factory(text: str, *, base_dir: Path | None) -> str:
 def _check_source(text: str, source: str, base_dir: Path | None) -> None:
     """Refuses ``hugginface:gpt2``, which looks like a function of a module that is not there."""
     near = nearest_name(source, MODEL_SOURCES, similarity=0.8)
-    is_module = base_dir is not None and any(os.path.exists(base_dir / name) for name in (source, f"{source}.py"))
-    if near is not None and _NAME.fullmatch(source) and "." not in source and not is_module:
+    if near is not None and _NAME.fullmatch(source) and "." not in source and not _is_own(source, base_dir):
         raise ValueError(f"is {quoted(text)}; allowed: {MODEL_FORMS}; did you mean {near}:{text.partition(':')[2]}?")
 
 
@@ -64,7 +64,16 @@ def _check_function(text: str, forms: str, base_dir: Path | None) -> str:
         raise ValueError(f"is {quoted(text)}; allowed: {forms}")
     if is_file and base_dir is not None:
         _check_file(text, place, base_dir)
+    elif not is_file and place.partition(".")[0] in sys.stdlib_module_names and not _is_own(place, base_dir):
+        # os:system with model.args would be a command line in a file that looks like data.
+        raise ValueError(f"is {quoted(text)}, a function of Python itself, which makes no model; allowed: {forms}")
     return text
+
+
+def _is_own(place: str, base_dir: Path | None) -> bool:
+    """Whether a module beside the search file has the name, and so hides Python's own."""
+    name = place.partition(".")[0]
+    return base_dir is not None and any(os.path.exists(base_dir / own) for own in (name, f"{name}.py"))
 
 
 def _check_file(text: str, place: str, base_dir: Path) -> None:

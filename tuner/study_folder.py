@@ -49,7 +49,7 @@ class StudyFolder:
         """Writes a file whole or not at all.
 
         Raises:
-            StudyFolderError: The folder cannot be written to, or its disk is full.
+            StudyFolderError: The folder cannot be written to, its disk is full, or something in it is a symbolic link.
         """
         with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ class StudyFolder:
         """Adds the long form of what went wrong in a trial to trials.log, which people look at in a terminal.
 
         Raises:
-            StudyFolderError: The folder cannot be written to, or its disk is full.
+            StudyFolderError: The folder cannot be written to, its disk is full, or something in it is a symbolic link.
         """
         with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
@@ -141,8 +141,18 @@ class StudyFolder:
             "search another study name"
         )
 
+    def _refuse_links(self) -> None:
+        """Where others may write to the output folder, a link of theirs would send what is written anywhere."""
+        for path in (path for path in vars(self).values() if isinstance(path, Path)):
+            if path.is_symlink():
+                raise StudyFolderError(
+                    f"{path} is a symbolic link to {os.readlink(path)}, and studies write to no links; remove it, or "
+                    "name the folder that it leads to by output_dir"
+                )
+
     @contextmanager
     def _writing(self) -> Iterator[None]:
+        self._refuse_links()
         try:
             yield
         except OSError as error:

@@ -51,6 +51,10 @@ def test_the_known_forms_are_accepted(text: str) -> None:
         ("net.py:1st", r"allowed"),
         ("a\x00b.py:fn", r"is 'a\\x00b\.py:fn'; allowed"),
         ("", r"is ''; allowed"),
+        ("os:system", r"is 'os:system', a function of Python itself, which makes no model; allowed: huggingface:TYPE"),
+        ("subprocess:run", r"a function of Python itself"),
+        ("builtins:exec", r"a function of Python itself"),
+        ("importlib.util:find_spec", r"a function of Python itself"),
     ],
 )
 def test_other_forms_are_refused(text: str, message: str) -> None:
@@ -86,3 +90,10 @@ def test_a_file_that_cannot_be_reached_is_refused(tmp_path: Path, place: str) ->
 def test_a_batch_comes_from_a_function(text: str) -> None:
     with pytest.raises(ValueError, match=r"allowed: package\.module:function or path/file\.py:function"):
         check_batch_factory(text, base_dir=None)
+
+
+def test_a_module_beside_the_search_file_may_have_a_name_of_pythons_own(tmp_path: Path) -> None:
+    (tmp_path / "code.py").touch()
+    assert check_model_factory("code:build", base_dir=tmp_path) == "code:build"
+    with pytest.raises(ValueError, match="a function of Python itself"):
+        check_batch_factory("types:build", base_dir=tmp_path)

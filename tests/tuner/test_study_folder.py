@@ -135,3 +135,38 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, action: Cal
     folder = StudyFolder(tmp_path / "file", "study")
     with pytest.raises(StudyFolderError, match=r"file/study cannot be written \(Not a directory\); make room or"):
         action(folder)
+
+
+@pytest.mark.parametrize("name", ["results.json", "policy.yaml", "trials.log", ".lock", "study.db"])
+def test_nothing_is_written_through_a_link(tmp_path: Path, name: str) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("as it was")
+    folder = StudyFolder(tmp_path / "runs", "one")
+    folder.path.mkdir(parents=True)
+    (folder.path / name).symlink_to(precious)
+    with pytest.raises(StudyFolderError, match=rf"one/{name} is a symbolic link to .*precious.*; remove it, or name"):
+        folder.write(folder.results_file, "{}")
+    with pytest.raises(StudyFolderError, match="is a symbolic link"):
+        folder.append_log("a line")
+    with pytest.raises(StudyFolderError, match="is a symbolic link"), folder.locked():
+        pass
+    assert precious.read_text() == "as it was"
+    assert list(folder.path.iterdir()) == [folder.path / name]
+
+
+def test_a_study_does_not_leave_the_output_folder_by_a_link(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "one").symlink_to(tmp_path / "elsewhere")
+    folder = StudyFolder(tmp_path / "runs", "one")
+    with pytest.raises(StudyFolderError, match=r"runs/one is a symbolic link to .*elsewhere, and studies write to no"):
+        folder.write(folder.results_file, "{}")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_the_output_folder_itself_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "runs").symlink_to(tmp_path / "elsewhere")
+    folder = StudyFolder(tmp_path / "runs", "one")
+    folder.write(folder.results_file, "{}")
+    assert (tmp_path / "elsewhere" / "one" / "results.json").read_text() == "{}"

@@ -112,7 +112,7 @@ def _exporter(name: str) -> Exporter:
     if exporter is None:
         near = difflib.get_close_matches(name, EXPORTERS, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise ExportError(f"--format is {name!r}; known are {', '.join(EXPORTERS)}{hint}")
+        raise ExportError(f"--format is {name!r}; known are {', '.join(EXPORTERS)}{hint or '; name one of these'}")
     return exporter
 
 

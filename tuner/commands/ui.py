@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mlflow_config.errors import TrackingError
 from mlflow_config.server import serve
 from mlflow_config.settings import tracking_settings
 from tuner.console import EXIT_DONE, err_console
@@ -14,7 +15,7 @@ def ui_command(*, output_dir: Path, uri: str | None, host: str, port: int) -> in
     """Serves until interrupted; gives back the exit code."""
     try:
         settings = tracking_settings(output_dir=output_dir, experiment="studies", uri=uri)
-    except ValueError as error:
+        serve(settings, host=host, port=port, announce=lambda line: err_console.print(line, soft_wrap=True))
+    except (ValueError, TrackingError) as error:
         raise UserError(str(error).replace("tracking.uri", "--uri")) from error
-    serve(settings, host=host, port=port, announce=lambda line: err_console.print(line, soft_wrap=True))
     return EXIT_DONE

@@ -34,13 +34,16 @@ def _by_number(study: StudyResults, number: int) -> TrialRecord:
     trial = study.trial(number)
     if trial is None:
         known = ", ".join(str(trial.number) for trial in study.trials if trial.feasible) or "none"
-        raise ExportError(f"--trial is {number}, which study {study.study} does not have; feasible trials are {known}")
+        raise ExportError(
+            f"--trial is {number}, which study {study.study} does not have; feasible trials are {known}; "
+            "name one of these"
+        )
     if not trial.feasible:
         why = trial.infeasible_reason or trial.reason
         known = ", ".join(map(str, study.front)) or "none"
         raise ExportError(
             f"--trial is {number}, which is not feasible ({why}) and is therefore never exported; "
-            f"the front of study {study.study} is {known}"
+            f"the front of study {study.study} is {known}; name one of these"
         )
     return trial
 
@@ -54,4 +57,6 @@ def _fastest_within(study: StudyResults, memory_cap_bytes: int) -> TrialRecord:
             return trial
     peaks = [trial.peak_memory_bytes for trial in study.front_trials() if trial.peak_memory_bytes is not None]
     least = f"the least that any feasible trial needs is {describe_bytes(min(peaks))}" if peaks else "none is feasible"
-    raise ExportError(f"--memory-cap is {describe_bytes(memory_cap_bytes)}, but in study {study.study} {least}")
+    raise ExportError(
+        f"--memory-cap is {describe_bytes(memory_cap_bytes)}, but in study {study.study} {least}; raise it"
+    )
