@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from runners.rebuilt_input import let_go, made_again
 from runners.recompute_region import Region
 from runners.rng_state import RngState
 from runners.saved_tensor_hooks import HookPair, HooksAside, top_hooks
@@ -148,9 +149,11 @@ class CutCall:
         if not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return self.original(*args, **kwargs)  # A compiler rebuilds what is cheap without being told.
         pass_ = _Pass(self.cut.region.name, top_hooks())
-        return self.cut.region.run(functools.partial(self._run, pass_), args, kwargs)
+        # What is handed to the region lives as long as its graph: so not what a norm before it makes again.
+        return self.cut.region.run(functools.partial(self._run, pass_, [args]), let_go(args), kwargs)
 
-    def _run(self, pass_: _Pass, *args: Any, **kwargs: Any) -> Any:
+    def _run(self, pass_: _Pass, given: list[tuple[Any, ...]], *held: Any, **kwargs: Any) -> Any:
+        args = given.pop() if given else made_again(held)
         pass_.begin()
         try:
             with self.cut.passing(pass_):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -68,6 +68,31 @@ class _HeadCall:
         if self._num_open <= 0:
             self._rebuilt = None
         return rebuilt.detach().requires_grad_(self._requires_grad)
+
+
+def let_go(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments with every one that can be made again exchanged for how to: what holds them does not hold it."""
+    return tuple(_held(value) for value in args)
+
+
+def made_again(held: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments that `let_go` was given."""
+    return tuple(value.made_by.again() if isinstance(value, _Held) else value for value in held)
+
+
+class _Held(NamedTuple):
+    """An argument that is not kept. The tensors beside it show which devices the call works on."""
+
+    made_by: _HeadCall
+    tensors: tuple[Any, ...]
+
+
+def _held(value: Any) -> Any:
+    made_by: _HeadCall | None = getattr(value, _MADE_BY, None)
+    if made_by is None:
+        return value
+    made_by.open(value)
+    return _Held(made_by, made_by.args)
 
 
 class HeadCall:

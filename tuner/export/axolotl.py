@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from search_spaces.policy import RecomputePolicy
 from tuner.export.base import ExportContext, HeaderSyntax, Refusal, StackVersion
-from tuner.export.forms import EVERY_BLOCK, EVERY_KTH_FROM_THE_FIRST, NOTHING, Form, one_list
+from tuner.export.forms import EVERY_BLOCK, EVERY_BLOCK_BUT_OPERATORS, EVERY_KTH_FROM_THE_FIRST, NOTHING, Form, one_list
 from tuner.export.layer_distance import layer_distance
 from tuner.export.notes import autocast_note, processes_note, transformers_only_note
 from tuner.export.yaml_block import dump_yaml_block
@@ -23,9 +23,12 @@ class AxolotlExporter:
     def forms(self, context: ExportContext) -> tuple[Form, ...]:
         if _has_adapters(context):
             return (NOTHING, EVERY_BLOCK)
-        return (NOTHING, EVERY_BLOCK, one_list(EVERY_KTH_FROM_THE_FIRST))
+        return (NOTHING, EVERY_BLOCK, one_list(EVERY_KTH_FROM_THE_FIRST), EVERY_BLOCK_BUT_OPERATORS)
 
     def conflict(self, policy: RecomputePolicy, context: ExportContext) -> Refusal | None:
+        keep_sets = _keep_sets(policy)
+        if len(keep_sets) > 1:
+            return Refusal("blocks keep the outputs of different operators", "one list of operators for all layers")
         return None
 
     def write(self, study: StudyResults, trial: TrialRecord, context: ExportContext) -> str:
@@ -43,7 +46,7 @@ class AxolotlExporter:
             "auto_find_batch_size": False,
             "gradient_checkpointing": policy.recomputes,
             "gradient_checkpointing_kwargs": arguments if policy.recomputes else None,
-            "selective_checkpointing": None,
+            "selective_checkpointing": {"save": _operator_names(policy)} if _keep_sets(policy) else None,
             "activation_offloading": False,
             "layer_offloading": False,
         }
@@ -62,9 +65,29 @@ class AxolotlExporter:
             *autocast_note(context, bfloat16="bf16: true", float16="fp16: true"),
             *transformers_only_note(context),
         ]
+        if _keep_sets(policy):
+            notes.append(
+                "selective_checkpointing.save holds parts of operator names and acts on all layers; the names are "
+                "those of the device that was measured on"
+            )
         if layer_distance(policy, context.block_lists) > 1:
             notes.append("every_n_layers holds for full fine-tunes; with adapter: lora or qlora axolotl cannot say it")
         return tuple(notes)
+
+
+def _keep_sets(policy: RecomputePolicy) -> set[tuple[str, ...]]:
+    regions = (region for placement in policy.placement for region in placement.regions)
+    return {region.keep for region in regions if region.keep}
+
+
+def _operator_names(policy: RecomputePolicy) -> list[str]:
+    """As torch qualifies them, ``aten::mm``: overloads follow a dot, and the default one is left out."""
+    (keep,) = _keep_sets(policy)
+    names = (entry.split(".") for entry in keep)
+    return [
+        f"{space}::{operator}" + ("" if overload == "default" else f".{overload}")
+        for space, operator, overload in names
+    ]
 
 
 def _has_adapters(context: ExportContext) -> bool:

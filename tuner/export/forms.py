@@ -195,7 +195,38 @@ ANY_MODULES = FreeForm(
     "any choice of whole blocks, and of units that are modules, for each block",
     lambda action, blocks: action in (NONE, BLOCK) or _are_modules(action, blocks),
 )
+#: The same, and blocks that keep what operators give, all calls of each.
+ANY_MODULES_OR_KEPT = FreeForm(
+    f"{ANY_MODULES.text}; whole blocks but for the outputs of operators, all calls of each",
+    lambda action, blocks: ANY_MODULES.allows(action, blocks) or keeps_whole_operators(action),
+)
 ANYTHING = FreeForm("any placement", lambda action, blocks: True)
+
+
+#: Whole blocks but for the outputs of operators that are kept, every call of them.
+EVERY_BLOCK_BUT_OPERATORS = FreeForm(
+    "every block but for the outputs of operators, all calls of each",
+    lambda action, blocks: keeps_whole_operators(action),
+)
+
+
+def keeps_whole_operators(action: str) -> bool:
+    """Whether the action keeps operators' outputs, and not those of some calls alone."""
+    return bool(kept_by(action)) and not any("[" in entry for entry in kept_by(action))
+
+
+def first_blocks_then(unit: str) -> ListedForm:
+    """The first n blocks whole and a unit of the next m, which is every block's unit for n = 0 and m = all."""
+
+    def layouts(lists: BlockLists) -> Iterator[Layout]:
+        if len(lists) != 1 or unit not in lists[0].unit_names:
+            return
+        total = lists[0].num_blocks
+        for whole, end in ((n, m) for n in range(total) for m in range(n + 1, total + 1)):
+            actions = [BLOCK] * whole + [unit] * (end - whole) + [NONE] * (total - end)
+            yield (tuple((action, i, i) for i, action in enumerate(actions)),)
+
+    return ListedForm(f"the first n blocks whole and {unit} of the next m", layouts)
 
 
 def every_unit(*units: str) -> ListedForm:

@@ -12,6 +12,7 @@ from itertools import combinations
 
 from search_spaces.model_shape import BlockList
 from search_spaces.policy import BLOCK, NONE, RecomputePolicy
+from search_spaces.unit_span import is_spans
 from tuner.export.base import ExportContext, HeaderSyntax, Refusal, StackVersion
 from tuner.export.forms import ANYTHING, EVERY_BLOCK, NOTHING, Form, every_unit, layout_of
 from tuner.export.notes import autocast_note, policy_file_note
@@ -75,7 +76,7 @@ def _every_unit(lists: tuple[BlockList, ...]) -> Iterator[Form]:
     """Every combination of the units that have a class: a path that names a method has none."""
     if not lists:
         return
-    names = [name for name, path in lists[0].units if not path.endswith("()")]
+    names = [name for name, path in lists[0].units if not path.endswith("()") and not is_spans(path)]
     for number in range(1, len(names) + 1):
         for units in combinations(names, number):
             yield every_unit(*units)

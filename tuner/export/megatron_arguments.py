@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from search_spaces.model_shape import BlockList
 from search_spaces.policy import BLOCK, NONE, SEGMENT, RecomputePolicy
+from search_spaces.unit_span import is_spans, parse_spans
 from tuner.export.base import ExportContext, Refusal
 from tuner.export.forms import (
     EQUAL_SEGMENTS,
@@ -27,8 +28,10 @@ from tuner.export.forms import (
 )
 from tuner.export.notes import autocast_note, own_models_note
 
-#: The unit that the module ``mlp`` of ``selective`` recomputes.
-_MLP = "mlp"
+#: The unit that the module ``mlp`` of ``selective`` recomputes, and the one of its module ``layernorm``: both norms of
+#: a layer, whose outputs are let go and made anew for the projections that take them in.
+_MLP, _NORM = "mlp", "norm"
+_MODULES = {_MLP: "mlp", _NORM: "layernorm"}
 #: Names of classes whose MLP is a mixture of experts, which the module ``mlp`` leaves alone.
 _EXPERTS = re.compile("moe|mixtral|expert", re.IGNORECASE)
 
@@ -56,7 +59,8 @@ def megatron_forms(context: ExportContext, *, shorter_last_segment: bool) -> tup
     """
     segments = SEGMENTS if shorter_last_segment else EQUAL_SEGMENTS
     mlps = () if any(map(_has_experts, context.block_lists)) else (every_unit(_MLP),)
-    return (NOTHING, EVERY_BLOCK, one_list(FIRST_BLOCKS), segments, *mlps)
+    norms = (every_unit(_NORM),) if all(map(_has_both_norms, context.block_lists)) else ()
+    return (NOTHING, EVERY_BLOCK, one_list(FIRST_BLOCKS), segments, *mlps, *norms)
 
 
 def rng_conflict(policy: RecomputePolicy) -> Refusal | None:
@@ -103,6 +107,9 @@ def megatron_notes(policy: RecomputePolicy, context: ExportContext) -> Iterator[
     yield from autocast_note(context, bfloat16="bf16", float16="fp16")
     if policy.recomputes:
         yield "rng: RNG state is always kept, as in the trial"
+    actions = {action for action, _, _ in _cells(policy, context)}
+    if _NORM in actions:
+        yield "layernorm under fp8 needs Transformer Engine 2.6 or newer, and not delayed scaling"
     if any(_MLP in action.split("+") for action, _, _ in _cells(policy, context)):
         yield "selective recompute of mlp acts on dense layers only, not on mixtures of experts"
 
@@ -116,7 +123,7 @@ def _chosen(policy: RecomputePolicy, context: ExportContext) -> tuple[str | None
     if action == SEGMENT:
         return "full", "uniform", last - first + 1, None
     if action != BLOCK:
-        return "selective", None, None, [_MLP]
+        return "selective", None, None, [_MODULES[action]]
     number = sum(action == BLOCK for action, _, _ in cells)
     is_everywhere = all(action != NONE for action, _, _ in cells)
     return ("full", "uniform", 1, None) if is_everywhere else ("full", "block", number, None)
@@ -124,6 +131,12 @@ def _chosen(policy: RecomputePolicy, context: ExportContext) -> tuple[str | None
 
 def _cells(policy: RecomputePolicy, context: ExportContext) -> list[Cell]:
     return [cell for of_list in layout_of(policy, context.block_lists) for cell in of_list]
+
+
+def _has_both_norms(blocks: BlockList) -> bool:
+    """Whether the unit is what Megatron's module is: the norm before attention and the one before the MLP."""
+    path = dict(blocks.units).get(_NORM, "")
+    return is_spans(path) and len(parse_spans(path)) == 2
 
 
 def _has_experts(blocks: BlockList) -> bool:
