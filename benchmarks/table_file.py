@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -269,7 +269,7 @@ def _spelled_out(policy: RecomputePolicy, choices: SearchChoices) -> RecomputePo
         else:
             units = own.units if own.canonical().regions and own.units else blocks.units
             spelled.append(BlockListPlacement(own.blocks, own.num_blocks, units, own.regions))
-    return RecomputePolicy(policy.batch, tuple(spelled), policy.preserve_rng_state)
+    return replace(policy, placement=tuple(spelled), measured=None)
 
 
 def _kind(value: object) -> str:

@@ -36,6 +36,9 @@ MEMORY_OPTIMIZER_STATES_BYTES = "memory_bytes.optimizer_states"
 MEMORY_BUFFERS_BYTES = "memory_bytes.buffers"
 MEMORY_ACTIVATIONS_BYTES = "memory_bytes.activations"
 MEMORY_TEMPORARY_BYTES = "memory_bytes.temporary"
+PEAK_RANK = "peak_rank"
+#: What ranks sent each other begins with it: `communication.all_gather.calls` and so on.
+COMMUNICATION = "communication"
 PREDICTED_PEAK_MEMORY_BYTES = "predicted_peak_memory_bytes"
 PREDICTED_STEP_TIME_S = "predicted_step_time_s"
 PREDICTED_STEP_TIME_SPREAD_S = "predicted_step_time_spread_s"
@@ -56,6 +59,7 @@ GRADIENT_ACCUMULATION_STEPS = "gradient_accumulation_steps"
 DATA_PARALLEL_DEGREE = "data_parallel_degree"
 GLOBAL_BATCH_SIZE = "global_batch_size"
 PRESERVE_RNG_STATE = "preserve_rng_state"
+RESHARD_AFTER_FORWARD = "reshard_after_forward"
 
 # Parameters of a study.
 MODEL = "model"

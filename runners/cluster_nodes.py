@@ -27,14 +27,16 @@ def total_resources() -> dict[str, float]:
     return dict(ray.cluster_resources())  # type: ignore[no-untyped-call]  # as above
 
 
-def default_resources(nodes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """One accelerator where the cluster has some, else all CPUs of a node."""
+def default_resources(nodes: Sequence[Mapping[str, Any]], num_ranks: int = 1) -> dict[str, float]:
+    """Of each rank of a trial: one accelerator where the cluster has some, else its part of the CPUs of a node."""
     for accelerator in _ACCELERATORS:
         if any(node["Resources"].get(accelerator, 0) >= 1 for node in nodes):
             return {accelerator: 1.0}
     # One trial at a time on a CPU node: neighbours would distort each other's times.
     counts = [node["Resources"][CPU] for node in nodes if node["Resources"].get(CPU, 0) >= 1]
-    return {CPU: min(counts, default=1.0)}
+    num_cpus = min(counts, default=1.0)
+    per_rank = num_cpus / -(-num_ranks // max(len(counts), 1))
+    return {CPU: float(int(per_rank)) if per_rank >= 1 else per_rank}
 
 
 def of_one_kind(

@@ -10,7 +10,8 @@ from runners.measure.length_mix import run_in_turn
 from runners.measure.speed_comparison import compare_speeds
 from runners.measure.spread import Center
 from runners.measure.step_time import TimedRun, time_once
-from runners.rig import Rig
+from runners.parallel.ranks import any_rank
+from runners.rigs_by_division import RigsByDivision
 from runners.trial import PlayoffResult, PlayoffSpec
 from runners.worker_session import WorkerSession
 
@@ -38,19 +39,20 @@ def _run(spec: PlayoffSpec, session: WorkerSession) -> PlayoffResult:
     policies = [spec.workload.as_run(policy) for policy in spec.policies]
     steps = [session.steps(policy) for policy in policies]
     num_lengths = len(session.spec.sequence_lengths) or 1
-    rig = Rig(session.workload, spec.workload, session.device)
+    rigs = RigsByDivision(session)
     rounds: list[list[TimedRun]] = []
     for number in range(_WARMUP_ROUNDS + spec.max_rounds):
         timed: dict[int, TimedRun] = {}
         for offset in range(len(spec.policies)):
             index = (number + offset) % len(spec.policies)
-            rig.place(policies[index])
+            rig = rigs.placed(policies[index])
             cycle = steps[index]
-            timed[index] = time_once(lambda: run_in_turn(rig.step, cycle), session.device)  # noqa: B023  # called at once
+            timed[index] = time_once(lambda: run_in_turn(rig.step, cycle), session.device, session.ranks)  # noqa: B023  # called at once
         if number >= _WARMUP_ROUNDS:
             rounds.append([timed[index] for index in range(len(spec.policies))])
         if len(rounds) >= spec.min_rounds and (
-            _is_late(spec, time.monotonic() - start) or _is_steady(rounds, spec.relative_spread)
+            any_rank(session.ranks, _is_late(spec, time.monotonic() - start))
+            or _is_steady(rounds, spec.relative_spread)
         ):
             break
     return PlayoffResult(

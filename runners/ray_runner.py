@@ -34,6 +34,7 @@ from runners.joined_cluster import join_cluster
 from runners.node_speeds import NodeSpeeds
 from runners.private_cluster import start_private_cluster
 from runners.ray_agents import end_agents, start_agent, worker_environment
+from runners.ray_rank_team import start_team
 from runners.release import release_digest
 from runners.step_timeline.records import StepTimeline, StepTimelineSpec
 from runners.trial import (
@@ -76,6 +77,7 @@ class RayRunnerOptions:
             of. All trials of a study run on one kind.
         code: The user's own files, sent to the nodes of a cluster that was joined; None where they need none.
         claim: What the study wants of a cluster that it shares with others.
+        num_ranks: Ranks of one trial, each of which gets the resources; None runs a trial in one process.
     """
 
     address: str | None = None
@@ -84,6 +86,7 @@ class RayRunnerOptions:
     accelerator_type: str | None = None
     code: CodePackage | None = None
     claim: Claim = field(default_factory=Claim)
+    num_ranks: int | None = None
 
 
 @dataclass
@@ -139,10 +142,13 @@ class RayRunner:
 
     def _checked_resources(self) -> dict[str, float]:
         nodes = alive_nodes()
-        asked = dict(self._options.resources_per_trial or default_resources(nodes))
-        if num_slots(nodes, asked) < 1:
+        num_ranks = self._options.num_ranks
+        asked = dict(self._options.resources_per_trial or default_resources(nodes, num_ranks or 1))
+        if num_slots(nodes, asked) < (num_ranks or 1):
+            ranks = "" if num_ranks is None else f" for each of {num_ranks} ranks"
+            what = "no node can give that" if num_ranks is None else "the nodes cannot give that"
             raise RunnerError(
-                f"runner.resources_per_trial asks {amounts(asked)}, but no node can give that; the cluster has "
+                f"runner.resources_per_trial asks {amounts(asked)}{ranks}, but {what}; the cluster has "
                 f"{amounts(total_resources())} in all; ask for less or name another runner.ray_address"
             )
         return of_one_kind(asked, nodes, self._options.accelerator_type)
@@ -157,7 +163,7 @@ class RayRunner:
         )
         return (
             f"Ray: {where}, {nodes} node{'s' if nodes > 1 else ''} with {amounts(total_resources())}; "
-            f"each trial gets {amounts(self._resources)}, {self.capacity()} at a time{untouched}"
+            f"each trial gets {self._amounts()}, {self.capacity()} at a time{untouched}"
         )
 
     def capacity(self) -> int:
@@ -167,10 +173,15 @@ class RayRunner:
             self._look()
         return self._capacity
 
+    def _amounts(self) -> str:
+        ranks = self._options.num_ranks
+        return amounts(self._resources) if ranks is None else f"{ranks} ranks of {amounts(self._resources)} each"
+
     def _look(self) -> None:
         """Sees what the cluster has now, which takes long where there are many nodes."""
         nodes = self._nodes()
-        slots = num_slots(nodes, self._resources)
+        shares = self._options.num_ranks or 1
+        slots = num_slots(nodes, self._resources) // shares
         if slots < 1:
             self._capacity = 0
         elif self._share is None:
@@ -180,7 +191,7 @@ class RayRunner:
             self._end_idle_beyond(share)
             own = len(self._in_flight) + len(self._idle)
             # One at least: where all is taken, the next trial waits for what others give back.
-            self._capacity = max(1, min(share, own + num_free_slots(nodes, self._resources)))
+            self._capacity = max(1, min(share, own + num_free_slots(nodes, self._resources) // shares))
         self._looked_at = time.monotonic()
 
     def _end_idle_beyond(self, share: int) -> None:
@@ -273,6 +284,9 @@ class RayRunner:
             )
         except ray.exceptions.RayError as error:
             return self._lost(flight, error)
+        if result.status is TrialStatus.NODE_LOST:
+            end_agents([flight.agent])  # What is left of the team; its places go to the next one.
+            return self._again(flight, result)
         if self._is_from_slow_node(flight, result):
             return None
         self._idle.append((flight.agent, flight.node_id))
@@ -280,8 +294,8 @@ class RayRunner:
 
     def _is_from_slow_node(self, flight: _InFlight, result: TrialResult) -> bool:
         """True where the node turns out slower than its peers: its figures are no figures, and the trial runs again."""
-        if result.device_probe_s is None:
-            return False
+        if result.device_probe_s is None or self._options.num_ranks is not None:
+            return False  # Ranks may be spread over nodes: their speed says nothing of one.
         self._speeds.add(flight.node_id, result.device_probe_s)
         slowness = self._speeds.slowness(flight.node_id)
         if slowness is None or not set(self._node_ids()) - {flight.node_id}:
@@ -322,13 +336,16 @@ class RayRunner:
         if any(node["NodeID"] == flight.node_id for node in alive_nodes()):
             reason = f"the process that watches over the worker on node {flight.node_id[:8]} died"
             return failed_trial(flight.spec, TrialStatus.FAILED, reason, detail=str(error))
+        reason = f"node {flight.node_id[:8]} was lost during the trial"
+        return self._again(flight, failed_trial(flight.spec, TrialStatus.NODE_LOST, reason, detail=str(error)))
+
+    def _again(self, flight: _InFlight, lost: TrialResult) -> TrialResult | None:
+        """None where the trial, whose node was lost, will run again elsewhere; else that it was lost."""
         self._look()
         if flight.retried or self._capacity < 1:
-            reason = (
-                f"node {flight.node_id[:8]} was lost during the trial{', the second time' if flight.retried else ''}"
-            )
-            return failed_trial(flight.spec, TrialStatus.NODE_LOST, reason, detail=str(error))
-        logger.warning("trial %d: node %s was lost; running it again", flight.spec.trial_number, flight.node_id[:8])
+            again = ", the second time" if flight.retried else ""
+            return lost.model_copy(update={"reason": f"{lost.reason}{again}"})
+        logger.warning("trial %d: %s; running it again", flight.spec.trial_number, lost.reason)
         self._waiting.append(flight.spec)
         return None
 
@@ -349,13 +366,7 @@ class RayRunner:
         self._idle = [(agent, node_id) for agent, node_id in self._idle if node_id in alive]
         if self._idle:
             return self._idle.pop()
-        agent = start_agent(
-            self._resources,
-            worker_environment(self._resources),
-            process_per_trial=self._options.process_per_trial,
-            code=self._code,
-            only_on=self._trusted_node(),
-        )
+        agent = self._start_agent() if self._options.num_ranks is None else self._start_team(self._options.num_ranks)
         introduction = self._introduction(agent)
         if introduction["release"] != release_digest():
             ray.kill(agent)
@@ -365,6 +376,24 @@ class RayRunner:
             )
         return agent, introduction["node_id"]
 
+    def _start_agent(self) -> Any:
+        return start_agent(
+            self._resources,
+            worker_environment(self._resources),
+            process_per_trial=self._options.process_per_trial,
+            code=self._code,
+            only_on=self._trusted_node(),
+        )
+
+    def _start_team(self, num_ranks: int) -> Any:
+        return start_team(
+            num_ranks,
+            self._resources,
+            worker_environment(self._resources),
+            process_per_trial=self._options.process_per_trial,
+            code=self._code,
+        )
+
     def _introduction(self, agent: Any) -> dict[str, str]:
         """What the agent says of itself once it is up; on a shared cluster that waits until others give room."""
         answer = agent.introduce.remote()
@@ -373,12 +402,12 @@ class RayRunner:
                 introduction: dict[str, str] = ray.get(answer, timeout=_AGENT_TIMEOUT_S)
                 return introduction
             except ray.exceptions.GetTimeoutError as error:
-                if self._share is not None and self._share.num_trials(num_slots(alive_nodes(), self._resources)) >= 1:
-                    logger.info("waiting for %s: all of it is in use on the cluster", amounts(self._resources))
+                if self._share is not None and self._share.num_trials(num_slots(alive_nodes(), self._resources) // (self._options.num_ranks or 1)) >= 1:
+                    logger.info("waiting for %s: all of it is in use on the cluster", self._amounts())
                     continue
                 ray.kill(agent)
                 raise RunnerError(
-                    f"no node gave {amounts(self._resources)} within {_AGENT_TIMEOUT_S:g} s; the cluster is busy or "
+                    f"no node gave {self._amounts()} within {_AGENT_TIMEOUT_S:g} s; the cluster is busy or "
                     "has changed; free resources or lower runner.resources_per_trial"
                 ) from error
             except ray.exceptions.RayError as error:

@@ -13,6 +13,9 @@ from runners.base import WorkloadError
 from runners.devices.base import Device, GradientStorages
 from runners.measure.phases import PhaseSwitch
 from runners.measure.training_step import TrainingStep
+from runners.parallel.local_part import local_part
+from runners.parallel.ranks import ALONE, Ranks
+from runners.parallel.registry import parallelize
 from runners.trial import WorkloadSpec
 from runners.workloads.base import Workload
 from search_spaces.policy import RecomputePolicy
@@ -23,13 +26,33 @@ class Rig:
 
     Args:
         policy: Placed on the model; None leaves the model as given.
+        ranks: Those that train it; the model is divided over them as the spec's strategy says.
+        divided_for: The policy whose division over ranks is taken; None takes that of ``policy``.
     """
 
     def __init__(
-        self, workload: Workload, spec: WorkloadSpec, device: Device, policy: RecomputePolicy | None = None
+        self,
+        workload: Workload,
+        spec: WorkloadSpec,
+        device: Device,
+        policy: RecomputePolicy | None = None,
+        *,
+        ranks: Ranks = ALONE,
+        divided_for: RecomputePolicy | None = None,
     ) -> None:
         self.phases = PhaseSwitch()
-        self.model = _on_device(workload.build_model(), device.torch_device)
+        self.model = workload.build_model()
+        _refuse_untrainable(self.model)
+        if ranks.size == 1 or spec.strategy != "fsdp2":
+            # What is sharded moves group by group: the whole model need not fit the device.
+            self.model = _on_device(self.model, device.torch_device)
+        self._policy: RecomputePolicy | None = None
+        self._applied: AppliedPolicy | None = None
+        #: Policies that are compiled, taken off: put in force again they need not be compiled again.
+        self._compiled: dict[RecomputePolicy, AppliedPolicy] = {}
+        # Placed before the model is divided, as training code has to do it.
+        self.place(policy)
+        parallel = parallelize(self.model, spec, ranks, device.torch_device, divided_for or policy)
         self.optimizer = build_optimizer(self.model, spec)
         autocast = None if spec.autocast is None else getattr(torch, spec.autocast)
         self.step = TrainingStep(
@@ -39,12 +62,12 @@ class Rig:
             device=device.torch_device,
             autocast=autocast,
             phases=self.phases,
+            parallel=parallel,
         )
-        self._policy: RecomputePolicy | None = None
-        self._applied: AppliedPolicy | None = None
-        #: Policies that are compiled, taken off: put in force again they need not be compiled again.
-        self._compiled: dict[RecomputePolicy, AppliedPolicy] = {}
-        self.place(policy)
+
+    def takes(self, policy: RecomputePolicy | None) -> bool:
+        """Whether the policy can be placed on this rig; one that divides the model otherwise needs a rig of its own."""
+        return self.step.parallel.takes(policy)
 
     def place(self, policy: RecomputePolicy | None) -> None:
         """Takes off the policy in force and places this one."""
@@ -76,13 +99,13 @@ class Rig:
             self.place(before)
 
     def static_bytes(self) -> dict[str, int]:
-        """Bytes of parameters, buffers and optimizer states, each storage counted once, ties too."""
+        """Bytes of parameters, buffers and optimizer states that this rank holds, each storage once, ties too."""
         seen: set[int] = set()
 
         def count(tensors: Iterator[torch.Tensor]) -> int:
             total = 0
             for tensor in tensors:
-                storage = tensor.untyped_storage()
+                storage = local_part(tensor).untyped_storage()
                 if storage.data_ptr() not in seen:
                     seen.add(storage.data_ptr())
                     total += storage.nbytes()
@@ -98,8 +121,13 @@ class Rig:
     def gradient_storages(self) -> dict[int, int]:
         """Address and bytes of each gradient's storage."""
         gradients = (p.grad for p in self.model.parameters() if p.grad is not None)
-        storages = (part.untyped_storage() for gradient in gradients for part in _strided_parts(gradient))
+        storages = (part.untyped_storage() for gradient in gradients for part in _strided_parts(local_part(gradient)))
         return {storage.data_ptr(): storage.nbytes() for storage in storages}
+
+
+def _refuse_untrainable(model: torch.nn.Module) -> None:
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise WorkloadError(f"model {type(model).__name__} has no parameter that requires a gradient; nothing to train")
 
 
 def _on_device(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
@@ -129,6 +157,9 @@ class RigStep:
     def static_bytes(self) -> dict[str, int]:
         return self._rig.static_bytes()
 
+    def gradient_bucket_bytes(self) -> int:
+        return self._rig.step.parallel.gradient_bucket_bytes
+
 
 def build_optimizer(model: torch.nn.Module, spec: WorkloadSpec) -> torch.optim.Optimizer:
     """The optimizer that the user named, over all parameters that require a gradient.
@@ -147,9 +178,8 @@ def build_optimizer(model: torch.nn.Module, spec: WorkloadSpec) -> torch.optim.O
             f"optimizer.name is {spec.optimizer_name!r}, which this torch does not have; "
             f"known are {', '.join(sorted(classes))}"
         )
+    _refuse_untrainable(model)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not trainable:
-        raise WorkloadError(f"model {type(model).__name__} has no parameter that requires a gradient; nothing to train")
     try:
         return optimizer_class(trainable, **spec.optimizer_args)
     except (TypeError, ValueError) as error:

@@ -6,18 +6,14 @@ import enum
 from dataclasses import replace
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
+from runners.parallel.records import Communication, Strategy
+from runners.record import Record
 from search_spaces.choices import SearchChoices
 from search_spaces.memory_profile import MemoryProfile
 from search_spaces.model_shape import ModelShape
 from search_spaces.policy import RecomputePolicy
-
-
-class Record(BaseModel):
-    """Frozen; unknown names are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
 
 class TrialStatus(str, enum.Enum):
@@ -62,10 +58,13 @@ class WorkloadSpec(Record):
         compile: What `torch.compile` is applied to in trials and playoffs, as in a policy; None runs the model as it
             is. Dry runs, diagnoses and timelines are of the model as it is either way.
         device: ``auto``, ``cpu``, ``cuda`` or ``npu``.
+        strategy: How the ranks of a trial train together. What is no trial (a dry run, a diagnosis) runs in one
+            process, as if it were ``none``.
+        sharded_lists: Paths of the block lists whose blocks ``fsdp2`` divides one by one.
     """
 
     model_factory: str
-    model_args: dict[str, Any] = {}
+    model_args: dict[str, Any] = Field(default_factory=dict)
     dtype: str = "float32"
     autocast: str | None = None
     compile: str | None = None
@@ -73,10 +72,12 @@ class WorkloadSpec(Record):
     sequence_length: int | None = None
     shorter_sequence_lengths: tuple[int, ...] = ()
     optimizer_name: str = "adamw"
-    optimizer_args: dict[str, Any] = {}
+    optimizer_args: dict[str, Any] = Field(default_factory=dict)
     base_dir: str = "."
     device: str = "auto"
     seed: int = 0
+    strategy: Strategy = "none"
+    sharded_lists: tuple[str, ...] = ()
 
     @property
     def sequence_lengths(self) -> tuple[int, ...]:
@@ -129,7 +130,7 @@ class ModelInspection(Record):
     has_own_recompute: bool = False
     has_convolutions: bool = False
     device_memory_bytes: int | None = None
-    environment: dict[str, Any] = {}
+    environment: dict[str, Any] = Field(default_factory=dict)
 
 
 #: Kinds of questions about a workload that a worker answers, each by its method of that name.
@@ -282,7 +283,10 @@ class TrialResult(Record):
             counts them.
         mfu: FLOP/s of the plain step over the device's dense peak, 0 to 1; None where that peak is not known.
         hfu: The same with the FLOPs of recompute, which raises it for nothing.
-        peak_memory_bytes: What the cap is tested against: reserved on accelerators, allocated on CPU.
+        peak_memory_bytes: What the cap is tested against: reserved on accelerators, allocated on CPU. Of several ranks
+            it is the worst one's, as are the other figures of memory.
+        peak_rank: The rank that has it; None where a trial has one process.
+        communication: What the ranks sent each other in one step; None where a trial has one process.
         prediction: What had been predicted of it; added by whoever asked for the trial.
         device_probe_s: What the device took for a fixed piece of work, to tell nodes that are slower than their peers.
         detail: The long form of ``reason`` (traceback, tensor lists) for the log file.
@@ -316,6 +320,8 @@ class TrialResult(Record):
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     memory_bytes: MemoryByKind | None = None
+    peak_rank: int | None = None
+    communication: Communication | None = None
     verification: Verification | None = None
     prediction: Prediction | None = None
     node: str | None = None

@@ -16,6 +16,9 @@ from runners.measure.length_mix import mean_over_lengths, run_in_turn
 from runners.measure.spread import median_standard_error
 from runners.measure.step_time import StepTimes, measure_step_times, time_once
 from runners.measure.utilization import Utilization, utilization
+from runners.parallel.measure_communication import measure_communication
+from runners.parallel.ranks import any_rank
+from runners.parallel.records import Communication
 from runners.proof.randomness import seed_everything
 from runners.rig import Rig, RigStep
 from runners.trial import TrialResult, TrialSpec, TrialStatus, Verdict, Verification
@@ -24,6 +27,8 @@ from search_spaces.policy import COMPILE_MODEL, RecomputePolicy
 
 #: Steps that measuring memory takes; they warm up the step that is timed afterwards.
 _MEMORY_STEPS = 2
+#: Steps after which DDP has put its buckets in the order of the gradients, so that their memory is what it stays.
+_STEPS_UNTIL_SETTLED = 2
 #: Share of a trial's own step that the interleaved reference may take.
 _REFERENCE_SHARE = 0.25
 #: Share of the trial's time limit after which timing is content with what it has.
@@ -63,22 +68,28 @@ class TrialRun:
         spec, session = self._spec, self._session
         live_bytes = session.settle()
         micro_batches = session.batches(spec.policy)
-        self.rig = rig = Rig(session.workload, spec.workload, session.device, self._policy)
-        verification = self._verify(rig)
+        self.rig = rig = session.rig(self._policy)
+        verification = self._verify(rig, micro_batches)
         if self._policy.compile is not None:
             rig.step.run(micro_batches)  # What compiling takes is no part of the step's memory.
         rig.phases.host_bytes = 0
-        peak = session.device.measure_peak(RigStep(rig, micro_batches), live_bytes_before_trial=live_bytes)
+        own_peak = session.device.measure_peak(RigStep(rig, micro_batches), live_bytes_before_trial=live_bytes)
+        peaks = session.ranks.gather(own_peak)
+        peak = max(peaks, key=lambda of_rank: of_rank.capped_bytes)
         offloaded_bytes = rig.phases.host_bytes // _MEMORY_STEPS
         # Made only now: the peak is that of the longest sequences alone.
         steps = [micro_batches, *session.shorter_steps(spec.policy)]
         flops = self._step_flops(rig, steps)
+        communication = self._communication(rig, micro_batches)
         times = mean_over_lengths(self._times(rig, steps, peak, verification), len(steps))
         result = self._result(verification, peak, flops, times)
-        return result.model_copy(update={"offloaded_bytes": offloaded_bytes})
+        of_ranks = {} if communication is None else {"peak_rank": peaks.index(peak), "communication": communication}
+        return result.model_copy(update={"offloaded_bytes": offloaded_bytes, **of_ranks})
 
-    def _verify(self, rig: Rig) -> Verification:
+    def _verify(self, rig: Rig, micro_batches: Sequence[Mapping[str, Any]]) -> Verification:
         if not self._spec.measurement.verify:
+            for _ in range(_STEPS_UNTIL_SETTLED if self._session.ranks.size > 1 else 0):
+                rig.step.run(micro_batches)
             return Verification(verdict=Verdict.UNVERIFIED, reason="measurement.verify is false")
         return self._session.prover.verify(self._policy, rig)
 
@@ -98,6 +109,12 @@ class TrialRun:
         return StepFlops(
             flops.plain * num_micro_batches // len(steps), flops.recomputed * num_micro_batches // len(steps)
         )
+
+    def _communication(self, rig: Rig, micro_batches: Sequence[Mapping[str, Any]]) -> Communication | None:
+        if self._session.ranks.size == 1:
+            return None
+        plain = self._session.prover.plain_micro_batch(self._spec.policy) if self._spec.measurement.verify else None
+        return measure_communication(rig, micro_batches, plain_micro_batch=plain)
 
     def _times(
         self,
@@ -126,20 +143,22 @@ class TrialRun:
             phases=rig.phases,
             device=self._session.device,
             measurement=measurement,
-            give_up=lambda: self._is_late(timing_start),
+            give_up=lambda: any_rank(self._session.ranks, self._is_late(timing_start)),
+            ranks=self._session.ranks,
         )
 
     def _reference_timer(self, rig: Rig, reference: RecomputePolicy) -> Callable[[], float]:
         """Times forward and backward of a few micro-batches under the study's reference, scaled to a global batch."""
-        global_batch_size = reference.batch.global_batch_size
-        per_step = global_batch_size // reference.batch.micro_batch_size
+        reference_rig = rig if rig.takes(reference) else self._session.rig(reference)
+        per_step = reference.batch.gradient_accumulation_steps
         num_timed = max(1, round(_REFERENCE_SHARE * per_step))
         steps = [step[:num_timed] for step in self._session.steps(reference)]
 
         def time_reference() -> float:
-            with rig.placed(reference):
-                timed = time_once(lambda: [rig.step.accumulate(step) for step in steps], self._session.device)
-            rig.step.drop_gradients()
+            with reference_rig.placed(reference):
+                run = reference_rig.step.accumulate
+                timed = time_once(lambda: [run(step) for step in steps], self._session.device, self._session.ranks)
+            reference_rig.step.drop_gradients()
             return timed.time_s * per_step / num_timed
 
         return time_reference

@@ -25,6 +25,8 @@ from runners.dry_run.fake_values import NoDryRunError
 from runners.dry_run.profile_model import profile_model
 from runners.inspect_model import InspectedModel, inspect_model
 from runners.measure.device_probe import probe_time_s
+from runners.parallel.ranks import ALONE, RankGroup, join_ranks
+from runners.parallel.records import RankSpec
 from runners.playoff_run import run_playoff
 from runners.process_state import ProcessState
 from runners.proof.randomness import seed_everything
@@ -73,6 +75,7 @@ class TrialWorker:
 
     def __init__(self) -> None:
         self._session: WorkerSession | None = None
+        self._ranks: RankGroup | None = None
         self._dry_run: tuple[WorkloadSpec, DryRun] | None = None
         self.left_by_inspection: str | None = None
 
@@ -114,11 +117,15 @@ class TrialWorker:
             self._dry_run = None
         return result.model_copy(update={"wall_time_s": time.monotonic() - start})
 
-    def run(self, spec: TrialSpec) -> TrialResult:
-        """Runs one trial to its end. Whatever goes wrong in it is a result with a status, never an exception."""
+    def run(self, spec: TrialSpec, rank: RankSpec | None = None) -> TrialResult:
+        """Runs one trial to its end. Whatever goes wrong in it is a result with a status, never an exception.
+
+        Args:
+            rank: The place of this process among the ranks of the trial; None runs it in this process alone.
+        """
         started_at = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         start = time.monotonic()
-        result = self._run(spec, start)
+        result = self._run(spec, rank, start)
         device = None if self._session is None else self._session.device
         return result.model_copy(
             update={
@@ -131,11 +138,10 @@ class TrialWorker:
             }
         )
 
-    def playoff(self, spec: PlayoffSpec) -> PlayoffResult:
-        """Times a few policies in turn."""
-        return self._answer(
-            lambda: run_playoff(spec, self._session_for(spec.workload, spec.policies[0].batch)), PlayoffResult
-        )
+    def playoff(self, spec: PlayoffSpec, rank: RankSpec | None = None) -> PlayoffResult:
+        """Times a few policies in turn; ``rank`` as in `run`."""
+        batch = spec.policies[0].batch
+        return self._answer(lambda: run_playoff(spec, self._session_for(spec.workload, batch, rank)), PlayoffResult)
 
     def diagnosis(self, spec: DiagnosisSpec) -> Diagnosis:
         """Measures what memory and time of a plain step are made of."""
@@ -169,10 +175,10 @@ class TrialWorker:
     def _why_no_dry_run(self, error: Exception) -> str:
         return _reason(error, None if self._dry_run is None else self._dry_run[1].model)
 
-    def _run(self, spec: TrialSpec, start: float) -> TrialResult:
+    def _run(self, spec: TrialSpec, rank: RankSpec | None, start: float) -> TrialResult:
         trial: TrialRun | None = None
         try:
-            session = self._session_for(spec.workload, spec.policy.batch)
+            session = self._session_for(spec.workload, spec.policy.batch, rank)
             trial = TrialRun(spec, session, start)
             with session.device.memory_limit(spec.memory_cap_bytes):
                 return trial.run()
@@ -191,9 +197,15 @@ class TrialWorker:
         except Exception as error:  # noqa: BLE001  # as in _run
             return answer_type(failure=explain_error(error, None, None)[0])
 
-    def _session_for(self, workload: WorkloadSpec, batch: BatchShape) -> WorkerSession:
+    def _session_for(self, workload: WorkloadSpec, batch: BatchShape, rank: RankSpec | None = None) -> WorkerSession:
+        """The session of the workload; a process serves either trials of several ranks or what it does alone."""
         if self._session is None or self._session.spec != workload:
-            self._session = WorkerSession(workload, global_batch_size=batch.global_batch_size)
+            device = open_device(workload.device)
+            if rank is not None and self._ranks is None:
+                self._ranks = join_ranks(rank, device.torch_device)
+            self._session = WorkerSession(
+                workload, global_batch_size=batch.global_batch_size, device=device, ranks=self._ranks or ALONE
+            )
         return self._session
 
 

@@ -6,8 +6,12 @@ import json
 import logging
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from runners.base import RunnerError, WorkloadError
+from runners.parallel.records import RankSpec, WaitingPlace
+from runners.record import Record
+from runners.stack_place import read_place
 from runners.trial import (
     ModelInspection,
     QuestionKind,
@@ -19,6 +23,19 @@ from runners.trial import (
 from runners.worker_process import WorkerDiedError, WorkerProcess, WorkerTimeoutError
 
 logger = logging.getLogger(__name__)
+
+
+class RankOutcome(Record):
+    """What one rank's part of a trial came to.
+
+    Attributes:
+        has_died: Its process ended without an answer.
+        is_warm: Its process can run another trial, as the same rank.
+    """
+
+    result: TrialResult
+    has_died: bool
+    is_warm: bool
 
 
 class WorkerAgent:
@@ -34,12 +51,24 @@ class WorkerAgent:
         self._base_dir = base_dir
         self._environment = dict(environment)
         self._process_per_trial = process_per_trial
+        self._rank: RankSpec | None = None
         self._process: WorkerProcess | None = None
         # What a model's code keeps from a run without data (tables in a module, say) would spoil one with data.
         self._process_without_data: WorkerProcess | None = None
 
     def pid(self) -> int:
         return os.getpid()
+
+    def join(self, rank_json: str) -> None:
+        """From now on the worker is one rank of several; one that was another rank before is ended."""
+        if self._rank is not None:
+            self.end_worker()
+        self._rank = RankSpec.model_validate_json(rank_json)
+
+    def stack(self) -> str:
+        """What the worker says of where it stands, as `WaitingPlace` in JSON; may be called while a trial runs."""
+        process = self._process
+        return (WaitingPlace() if process is None else read_place(process.stack())).model_dump_json()
 
     def inspect(self, spec_json: str, timeout_s: float | None) -> str:
         """Answers ``{"inspection": ...}``, ``{"workload_error": line}`` or ``{"runner_error": line}`` as JSON."""
@@ -58,19 +87,29 @@ class WorkerAgent:
     def run(self, spec_json: str) -> str:
         """Runs one trial and answers with its result as JSON; never raises for what a trial does."""
         spec = TrialSpec.model_validate_json(spec_json)
+        return self._run(spec, timeout_s=spec.timeout_s).result.model_dump_json()
+
+    def run_as_rank(self, spec_json: str) -> str:
+        """Runs this rank's part of a trial and answers with a `RankOutcome` as JSON; never raises either.
+
+        Whoever speaks for all ranks watches the time, since only together do they tell who is late.
+        """
+        return self._run(TrialSpec.model_validate_json(spec_json), timeout_s=None).model_dump_json()
+
+    def _run(self, spec: TrialSpec, *, timeout_s: float | None) -> RankOutcome:
+        has_died = is_clean = False
         try:
-            answer = self._worker().ask({"kind": "run", "spec": json.loads(spec_json)}, timeout_s=spec.timeout_s)
+            request = {"kind": "run", "spec": spec.model_dump(mode="json"), **self._place()}
+            answer = self._worker().ask(request, timeout_s=timeout_s)
             result = TrialResult.model_validate(answer["result"])
             is_clean = result.status is TrialStatus.COMPLETED and answer["unclean_reason"] is None
         except WorkerTimeoutError:
-            result = failed_trial(spec, TrialStatus.TIMED_OUT, f"not finished after {spec.timeout_s:g} s; stopped")
-            is_clean = False
+            result = failed_trial(spec, TrialStatus.TIMED_OUT, f"not finished after {timeout_s:g} s; stopped")
         except WorkerDiedError as error:
-            result = failed_trial(spec, TrialStatus.FAILED, str(error), detail=error.detail)
-            is_clean = False
+            result, has_died = failed_trial(spec, TrialStatus.FAILED, str(error), detail=error.detail), True
         if self._process_per_trial or not is_clean:
-            self._end_worker()
-        return result.model_dump_json()
+            self.end_worker()
+        return RankOutcome(result=result, has_died=has_died, is_warm=self._process is not None)
 
     def ask(self, kind: QuestionKind, spec_json: str, timeout_s: float | None) -> str:
         """Answers one question about a workload as JSON, ``{"failure": line}`` where the worker ended or took too long.
@@ -80,24 +119,29 @@ class WorkerAgent:
         is_without_data = kind == "dry_run"
         what = f"the {kind.replace('_', ' ')}"
         if not is_without_data:
-            self._end_worker()
+            self.end_worker()
         worker = self._worker_without_data() if is_without_data else self._worker()
         try:
-            answer = worker.ask({"kind": kind, "spec": json.loads(spec_json)}, timeout_s=timeout_s)["answer"]
+            # Ranks play off together; all other questions are answered by one process alone.
+            place = self._place() if kind == "playoff" else {}
+            answer = worker.ask({"kind": kind, "spec": json.loads(spec_json), **place}, timeout_s=timeout_s)["answer"]
         except WorkerTimeoutError:
             answer = {"failure": f"{what} was not finished after {timeout_s:g} s; stopped"}
         except WorkerDiedError as error:
             answer = {"failure": f"{error} during {what}"}
         if not is_without_data:
-            self._end_worker()
+            self.end_worker()
         return json.dumps(answer)
 
     def stop(self) -> None:
         """Ends the worker processes, and with them a trial that is running; may be called twice."""
-        self._end_worker()
+        self.end_worker()
         if self._process_without_data is not None:
             self._process_without_data.kill()
             self._process_without_data = None
+
+    def _place(self) -> dict[str, Any]:
+        return {} if self._rank is None else {"rank": self._rank.model_dump(mode="json")}
 
     def _worker(self) -> WorkerProcess:
         self._process = self._alive(self._process)
@@ -114,7 +158,8 @@ class WorkerAgent:
             process.kill()  # It died between two requests, say for want of memory: not the next one's fault.
         return WorkerProcess(self._environment, base_dir=self._base_dir)
 
-    def _end_worker(self) -> None:
+    def end_worker(self) -> None:
+        """Ends the process that runs trials, and with it one that is running."""
         if self._process is not None:
             self._process.kill()
             self._process = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from pydantic import BaseModel
 
 from runners.base import WorkloadError
 from runners.diagnosis.records import DiagnosisSpec
+from runners.parallel.records import RankSpec
 from runners.step_timeline.records import StepTimelineSpec
 from runners.trial import DryRunSpec, InspectionSpec, PlayoffSpec, QuestionKind, TrialSpec
 
@@ -31,6 +33,8 @@ def main() -> None:
     """Serves requests. What the user's code prints goes to standard error, and what it reads is empty, so that neither
     can mix with requests and answers."""
     _die_with_parent()
+    # Before anything else: whoever watches over this process asks by this signal where it stands.
+    faulthandler.register(signal.SIGUSR1, all_threads=False)
     requests = os.fdopen(os.dup(0), encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -49,6 +53,8 @@ def _serve(requests: IO[str], answers: IO[str]) -> None:
 
 
 def _answer(worker: Any, request: dict[str, Any]) -> dict[str, Any]:
+    # Only what several ranks do together comes with the place of this process among them.
+    place = {"rank": RankSpec.model_validate(request["rank"])} if "rank" in request else {}
     if request["kind"] == "inspect":
         try:
             inspection = worker.inspect(InspectionSpec.model_validate(request["spec"]))
@@ -56,9 +62,9 @@ def _answer(worker: Any, request: dict[str, Any]) -> dict[str, Any]:
             return {"workload_error": str(error)}
         return {"inspection": inspection.model_dump(mode="json"), "unclean_reason": worker.left_by_inspection}
     if request["kind"] == "run":
-        result = worker.run(TrialSpec.model_validate(request["spec"]))
+        result = worker.run(TrialSpec.model_validate(request["spec"]), **place)
         return {"result": result.model_dump(mode="json"), "unclean_reason": worker.unclean_reason()}
-    answer = getattr(worker, request["kind"])(_QUESTIONS[request["kind"]].model_validate(request["spec"]))
+    answer = getattr(worker, request["kind"])(_QUESTIONS[request["kind"]].model_validate(request["spec"]), **place)
     return {"answer": answer.model_dump(mode="json")}
 
 

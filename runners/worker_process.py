@@ -21,6 +21,8 @@ import psutil
 _KEPT_STDERR_BYTES = 20_000
 #: Seconds after which a silent process is looked at: a child of it may hold the pipe open after it is gone.
 _LOOK_INTERVAL_S = 1.0
+#: Seconds that a process has for printing its stack, and between two looks whether it has.
+_STACK_WAIT_S, _STACK_LOOK_S = 1.0, 0.05
 #: Variable that a worker and all it starts carry, so that they are found whatever session or parent they have.
 _FAMILY_VARIABLE = "RECOMPUTE_TUNER_FAMILY"
 #: Variables that let their holder into the cluster and the tracking server, which no model has to know.
@@ -88,6 +90,20 @@ class WorkerProcess:
         line = self._read_line(None if timeout_s is None else time.monotonic() + timeout_s)
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+    def stack(self) -> str:
+        """What the process prints of its Python stack when it is asked; empty where it does not within a second."""
+        descriptor = self._stderr.fileno()
+        # Read without seeking: the process writes at the same position of the same file.
+        before = os.fstat(descriptor).st_size
+        if not self.is_alive:
+            return ""
+        self._process.send_signal(signal.SIGUSR1)
+        deadline = time.monotonic() + _STACK_WAIT_S
+        while time.monotonic() < deadline and os.fstat(descriptor).st_size == before:
+            time.sleep(_STACK_LOOK_S)
+        time.sleep(_STACK_LOOK_S)  # It is printed in pieces.
+        return os.pread(descriptor, os.fstat(descriptor).st_size - before, before).decode(errors="replace")
 
     def kill(self) -> None:
         """Ends the process and all it started; may be called twice."""

@@ -10,9 +10,11 @@ import psutil
 
 from runners.devices.base import Device
 from runners.devices.registry import open_device
+from runners.parallel.ranks import ALONE, Ranks
 from runners.process_state import ProcessState
 from runners.proof.prover import Prover
 from runners.proof.randomness import seed_everything
+from runners.rig import Rig
 from runners.trial import WorkloadSpec
 from runners.workloads.base import Workload
 from runners.workloads.load import load_workload
@@ -22,15 +24,22 @@ from search_spaces.policy import RecomputePolicy
 class WorkerSession:
     """Serves one workload; made anew for another one."""
 
-    def __init__(self, spec: WorkloadSpec, *, global_batch_size: int) -> None:
+    def __init__(
+        self, spec: WorkloadSpec, *, global_batch_size: int, device: Device | None = None, ranks: Ranks = ALONE
+    ) -> None:
         self.spec = spec
-        self.device: Device = open_device(spec.device)
+        self.ranks = ranks
+        self.device: Device = device or open_device(spec.device)
         self.workload: Workload = load_workload(spec)
-        self.prover = Prover(self.workload, spec, self.device, global_batch_size=global_batch_size)
+        self.prover = Prover(self.workload, spec, self.device, global_batch_size=global_batch_size, ranks=ranks)
         self.live_bytes = 0
         self._num_threads = threading.active_count()
         # After the modules of the user's code were run, which happens once in a process.
         self._process_state = ProcessState()
+
+    def rig(self, policy: RecomputePolicy | None = None) -> Rig:
+        """A fresh model under the policy, divided over the ranks."""
+        return Rig(self.workload, self.spec, self.device, policy, ranks=self.ranks)
 
     def settle(self) -> int:
         """Bytes alive now that are not the coming trial's."""
@@ -55,14 +64,14 @@ class WorkerSession:
         return None if changed is None else f"the trial changed {changed}"
 
     def batches(self, policy: RecomputePolicy, sequence_length: int | None = None) -> list[dict[str, Any]]:
-        """The micro-batches of one optimizer step under the policy, the same ones each time.
+        """The micro-batches of one optimizer step under the policy that are this rank's, the same ones each time.
 
         Args:
             sequence_length: Of them all; None is the longest.
         """
         batches = []
         for part in range(policy.batch.gradient_accumulation_steps):
-            seed_everything(self.spec.seed + part + 1)
+            seed_everything(self.spec.seed + part * self.ranks.size + self.ranks.rank + 1)
             batches.append(self.workload.make_batch(policy.batch.micro_batch_size, sequence_length))
         return batches
 

@@ -39,7 +39,7 @@ def plain_policies(choices: SearchChoices) -> tuple[RecomputePolicy, ...]:
 
 
 def _policy(choices: SearchChoices, batch: BatchShape, placement: tuple[BlockListPlacement, ...]) -> RecomputePolicy:
-    return RecomputePolicy(batch, placement, choices.rng_choices[0]).canonical()
+    return choices.policy(batch, placement)
 
 
 def _middle_first(batches: Sequence[BatchShape]) -> list[BatchShape]:

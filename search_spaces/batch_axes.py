@@ -1,4 +1,4 @@
-"""The axes that every search space has beside its placements: micro-batch size and the handling of RNG state."""
+"""The axes that every search space has beside its placements: micro-batch size, RNG state, sharding of blocks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from search_spaces.policy import BatchShape, RecomputePolicy
 
 MICRO_BATCH_SIZE = "micro_batch_size"
 PRESERVE_RNG_STATE = "preserve_rng_state"
+RESHARD_AFTER_FORWARD = "reshard_after_forward"
 
 
 class BatchAxes:
-    """Both axes of one search."""
+    """All of them that one search has."""
 
     def __init__(self, choices: SearchChoices) -> None:
         self._choices = choices
@@ -23,19 +24,24 @@ class BatchAxes:
         parameters: list[Parameter] = [Choice(MICRO_BATCH_SIZE, sizes)]
         if len(self._choices.rng_choices) > 1:
             parameters.append(Choice(PRESERVE_RNG_STATE, self._choices.rng_choices))
+        if len(self._choices.reshard_choices) > 1:
+            parameters.append(Choice(RESHARD_AFTER_FORWARD, (True, False)))
         return parameters
 
     def decode(self, values: Mapping[str, ParameterValue], placements: Placements) -> RecomputePolicy:
-        """The policy of these placements under the values of both axes."""
+        """The policy of these placements under the values of the axes."""
         preserve = bool(values.get(PRESERVE_RNG_STATE, self._choices.rng_choices[0]))
         batch = self._choices.batch(int(values[MICRO_BATCH_SIZE]))
-        return RecomputePolicy(batch, placements, preserve).canonical()
+        reshard = values.get(RESHARD_AFTER_FORWARD, self._choices.reshard_choices[0])
+        return RecomputePolicy(
+            batch, placements, preserve, reshard_after_forward=None if reshard is None else bool(reshard)
+        ).canonical()
 
     def encode(self, policy: RecomputePolicy) -> dict[str, ParameterValue]:
-        """Values of both axes.
+        """Values of the axes.
 
         Raises:
-            ValueError: This search tries neither the policy's batch nor its handling of RNG state.
+            ValueError: This search does not try the policy's batch, its handling of RNG state, or its sharding.
         """
         values: dict[str, ParameterValue] = {MICRO_BATCH_SIZE: self._allowed_micro_batch_size(policy.batch)}
         if len(self._choices.rng_choices) > 1:
@@ -45,6 +51,11 @@ class BatchAxes:
                 f"preserve_rng_state is {policy.preserve_rng_state}; this search tries {self._choices.rng_choices[0]} "
                 "only"
             )
+        reshard = policy.reshard_after_forward is not False
+        if len(self._choices.reshard_choices) > 1:
+            values[RESHARD_AFTER_FORWARD] = reshard
+        elif reshard is not (self._choices.reshard_choices[0] is not False):
+            raise ValueError(f"reshard_after_forward is {reshard}; this search tries {not reshard} only")
         return values
 
     def policies(self, placements: Placements) -> Iterator[RecomputePolicy]:
@@ -52,7 +63,8 @@ class BatchAxes:
         recomputes = any(of_list.regions for of_list in placements)
         for batch in self._choices.batches:
             for preserve in self._choices.rng_choices if recomputes else (True,):
-                yield RecomputePolicy(batch, placements, preserve).canonical()
+                for reshard in self._choices.reshard_choices:
+                    yield RecomputePolicy(batch, placements, preserve, reshard_after_forward=reshard).canonical()
 
     def _allowed_micro_batch_size(self, batch: BatchShape) -> int:
         if batch not in self._choices.batches:

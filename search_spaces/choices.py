@@ -29,6 +29,7 @@ from search_spaces.policy import (
     WHOLE_BLOCK_ACTIONS,
     BatchShape,
     BlockListPlacement,
+    RecomputePolicy,
     Region,
 )
 
@@ -150,6 +151,7 @@ class SearchChoices:
             ``none`` is a choice even where it is left out, since every search measures the baseline.
         segment_sizes: In blocks; None takes a few sensible ones per list.
         preserve_rng_state: ``search`` tries both.
+        reshard_after_forward: What blocks that are sharded over ranks do after forward; ``search`` tries both.
         allowed: The only placements that may be tried, canonical, those that recompute least first, the plain one among
             them; None where actions combine freely.
         is_compiled: Trials run compiled code, within which not every region can be placed.
@@ -162,6 +164,7 @@ class SearchChoices:
     segment_sizes: tuple[int, ...] | None = None
     preserve_rng_state: RngChoice = True
     data_parallel_degree: int = 1
+    reshard_after_forward: RngChoice = True
     allowed: tuple[Placements, ...] | None = None
     is_compiled: bool = False
 
@@ -191,6 +194,17 @@ class SearchChoices:
     @property
     def rng_choices(self) -> tuple[bool, ...]:
         return (True, False) if self.preserve_rng_state == "search" else (self.preserve_rng_state,)
+
+    @property
+    def reshard_choices(self) -> tuple[bool | None, ...]:
+        """As policies spell them: None is torch's own way."""
+        choices = {True: (None,), False: (False,), "search": (None, False)}
+        return choices[self.reshard_after_forward]
+
+    def policy(self, batch: BatchShape, placements: Placements) -> RecomputePolicy:
+        """The canonical policy of these placements, all else as the search tries it first."""
+        preserve, reshard = self.rng_choices[0], self.reshard_choices[0]
+        return RecomputePolicy(batch, placements, preserve, reshard_after_forward=reshard).canonical()
 
     @cached_property
     def block_lists(self) -> tuple[BlockListChoices, ...]:

@@ -228,6 +228,8 @@ class RecomputePolicy:
     Attributes:
         compile: What `torch.compile` is applied to: ``blocks`` is each block of the lists that the placement names,
             ``model`` the whole model; None runs the model as it is.
+        reshard_after_forward: What blocks that ``fully_shard`` divides do after forward: False keeps them whole until
+            backward, None is torch's own way, which frees them and gathers them again. True says the same as None.
         measured: What a study wrote beside the policy; it is carried along and takes no part in equality.
     """
 
@@ -236,6 +238,7 @@ class RecomputePolicy:
     preserve_rng_state: bool = True
     measured: Mapping[str, Any] | None = field(default=None, compare=False, hash=False)
     compile: str | None = None
+    reshard_after_forward: bool | None = None
 
     def __post_init__(self) -> None:
         paths = [placement.blocks for placement in self.placement]
@@ -258,7 +261,11 @@ class RecomputePolicy:
         recomputes = any(p.regions for p in placement)
         # Where nothing is recomputed there is no RNG state to preserve: both settings are the same policy.
         return RecomputePolicy(
-            self.batch, placement, self.preserve_rng_state if recomputes else True, compile=self.compile
+            self.batch,
+            placement,
+            self.preserve_rng_state if recomputes else True,
+            compile=self.compile,
+            reshard_after_forward=False if self.reshard_after_forward is False else None,
         )
 
     @property
@@ -284,7 +291,9 @@ class RecomputePolicy:
         rng = "" if self.preserve_rng_state or not self.recomputes else " rng off"
         compiled = "" if self.compile is None else f" compiled {self.compile}"
         where = "; ".join(parts) or NONE
-        return f"{where}{rng}{compiled} @{self.batch.micro_batch_size}x{self.batch.gradient_accumulation_steps}"
+        reshard = " reshard off" if self.reshard_after_forward is False else ""
+        batch = f"@{self.batch.micro_batch_size}x{self.batch.gradient_accumulation_steps}"
+        return f"{where}{rng}{compiled}{reshard} {batch}"
 
 
 def _trained(entry: dict[str, Any]) -> dict[str, Any]:
@@ -316,6 +325,7 @@ def policy_to_dict(policy: RecomputePolicy) -> dict[str, Any]:
             "global_batch_size": policy.batch.global_batch_size,
         },
         "preserve_rng_state": policy.preserve_rng_state,
+        **({} if policy.reshard_after_forward is None else {"reshard_after_forward": policy.reshard_after_forward}),
         "placement": [
             {
                 "blocks": placement.blocks,
@@ -352,7 +362,7 @@ def policy_from_dict(data: object) -> RecomputePolicy:
         data,
         "policy",
         required=("schema_version", "batch", "placement"),
-        optional=("preserve_rng_state", "compile", "measured"),
+        optional=("preserve_rng_state", "compile", "reshard_after_forward", "measured"),
     )
     if root["schema_version"] != SCHEMA_VERSION or isinstance(root["schema_version"], bool):
         raise PolicyError(f"schema_version is {root['schema_version']!r}; this release reads version {SCHEMA_VERSION}")
@@ -367,6 +377,9 @@ def policy_from_dict(data: object) -> RecomputePolicy:
     compiled = root.get("compile")
     if compiled is not None and not isinstance(compiled, str):
         raise PolicyError(f"compile is {compiled!r}; {' or '.join(COMPILE_MODES)} is allowed, or leave it out")
+    reshard = root.get("reshard_after_forward")
+    if reshard is not None and not isinstance(reshard, bool):
+        raise PolicyError(f"reshard_after_forward is {reshard!r}; true or false is allowed")
     measured = root.get("measured")
     if measured is not None and not isinstance(measured, dict):
         raise PolicyError(f"measured is {_kind(measured)}; a mapping is allowed")
@@ -374,7 +387,7 @@ def policy_from_dict(data: object) -> RecomputePolicy:
         _placement_from_dict(item, f"placement[{index}]")
         for index, item in enumerate(_sequence(root["placement"], "placement"))
     )
-    return RecomputePolicy(BatchShape(**batch), placement, preserve, measured, compiled)
+    return RecomputePolicy(BatchShape(**batch), placement, preserve, measured, compiled, reshard)
 
 
 def _placement_from_dict(data: object, where: str) -> BlockListPlacement:

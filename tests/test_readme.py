@@ -171,32 +171,6 @@ def leaves(data: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{key}", value
 
 
-#: What the page on search.yaml says is refused as "not supported yet", with values to try.
-NOT_YET: dict[str, list[object]] = {
-    "runner.data_parallel_degree": [2],
-    "runner.strategy": ["ddp", "fsdp2"],
-}
-
-
-def test_the_list_of_what_is_not_supported_yet_is_the_one_tested_here() -> None:
-    rows = table_rows(ROOT / "docs" / "search-file.md", "limited key")
-    assert [row[0].strip("`") for row in rows] == list(NOT_YET)
-
-
-@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in NOT_YET.items() for value in values])
-def test_what_is_not_supported_yet_is_refused_so(tmp_path: Path, key: str, value: object) -> None:
-    section, _, name = key.partition(".")
-    data: dict[str, Any] = {
-        "model": {"factory": "huggingface:gpt2"},
-        "batch": {"global_batch_size": 8},
-        "memory_cap": "1GiB",
-    }
-    data[section] = {**data.get(section, {}), name: value}
-    (tmp_path / "search.yaml").write_text(yaml.safe_dump(data))
-    with pytest.raises(ConfigError, match=rf"{re.escape(key)}.*not supported yet"):
-        load_search_file(tmp_path / "search.yaml")
-
-
 @pytest.mark.parametrize(("name", "block"), all_blocks("python"))
 def test_python_that_is_shown_compiles(name: str, block: str) -> None:
     compile(block, name, "exec")

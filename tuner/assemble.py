@@ -32,7 +32,14 @@ class GoalError(UserError):
     """The goal cannot be met on this device or by this model; the message is one line for the user."""
 
 
-def workload_spec(config: SearchConfig) -> WorkloadSpec:
+def workload_spec(config: SearchConfig, inspection: ModelInspection | None = None) -> WorkloadSpec:
+    """The workload of the search file.
+
+    Args:
+        inspection: Names the lists whose blocks are sharded; only trials need them.
+    """
+    lists = () if inspection is None else inspection.shape.block_lists
+    is_sharded = config.runner.strategy == "fsdp2"
     *shorter, longest = _sequence_lengths(config) or (None,)
     return WorkloadSpec(
         model_factory=config.model.factory,
@@ -48,6 +55,8 @@ def workload_spec(config: SearchConfig) -> WorkloadSpec:
         base_dir=str(config.base_dir.resolve()),
         device=config.runner.device,
         seed=config.search.seed,
+        strategy=config.runner.strategy,
+        sharded_lists=tuple(blocks.path for blocks in lists) if is_sharded else (),
     )
 
 
@@ -133,6 +142,7 @@ def search_choices(config: SearchConfig, inspection: ModelInspection) -> SearchC
         preserve_rng_state=config.placement.preserve_rng_state,
         data_parallel_degree=config.runner.data_parallel_degree,
         is_compiled=config.model.compile is not None,
+        reshard_after_forward=config.runner.reshard_after_forward,
     )
     target = config.placement.target
     return choices if target is None else choices_within(choices, EXPORTERS[target])
@@ -146,7 +156,7 @@ def reference_policy(choices: SearchChoices, inspection: ModelInspection) -> Rec
     """
     if inspection.environment.get("device_kind") != "cpu":
         return None
-    return RecomputePolicy(choices.batches[-1]).canonical()
+    return choices.policy(choices.batches[-1], ())
 
 
 def memory_cap_bytes(config: SearchConfig, inspection: ModelInspection) -> int:
@@ -184,14 +194,14 @@ def stop_rules(config: SearchConfig) -> list[StopRule]:
 
 
 def spec_maker(
-    config: SearchConfig, *, cap_bytes: int, reference: RecomputePolicy | None
+    config: SearchConfig, inspection: ModelInspection, *, cap_bytes: int, reference: RecomputePolicy | None
 ) -> Callable[[int, RecomputePolicy], TrialSpec]:
     """From a trial's number and policy to what the runner is given.
 
     Each trial counts steps for at most its share of the time limit: on a machine so noisy that no figure gets steady,
     the first trials would else eat up the time of those to come. Close ones meet again in the playoff.
     """
-    workload = workload_spec(config)
+    workload = workload_spec(config, inspection)
     measurement = MeasurementSpec(**config.measurement.model_dump())
 
     def make_spec(trial_number: int, policy: RecomputePolicy) -> TrialSpec:
@@ -223,6 +233,7 @@ def ray_runner(config: SearchConfig) -> RayRunner:
             accelerator_type=config.runner.accelerator_type,
             code=code_to_ship(config),
             claim=Claim(priority=config.runner.priority, max_trials=config.runner.max_parallel_trials),
+            num_ranks=None if config.runner.strategy == "none" else config.runner.data_parallel_degree,
         )
     )
 

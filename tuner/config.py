@@ -24,7 +24,6 @@ from tuner.config_values import (
     MemoryCap,
     ModelFactory,
     ModulePath,
-    OneRank,
     Options,
     PositiveInt,
     Resources,
@@ -34,7 +33,6 @@ from tuner.config_values import (
     Text,
     TrackingStore,
     Units,
-    not_supported_yet,
 )
 from tuner.memory_size import MemorySize, parse_memory_size
 
@@ -239,11 +237,20 @@ class RunnerSection(_Section):
     )
     resources_per_trial: AutoOrMapping[Resources] = Field(
         default="auto",
-        description="What one trial occupies, by Ray's names; auto takes one accelerator or all CPUs of a node.",
+        description="What one trial occupies, or each rank of it, by Ray's names; auto takes one accelerator, or all "
+        "CPUs of a node divided among its ranks.",
     )
-    data_parallel_degree: OneRank = Field(default=1, description="Ranks of one trial.")
-    strategy: Annotated[Literal["none"], not_supported_yet("ddp", "fsdp2")] = Field(
-        default="none", description="How the ranks of one trial work together."
+    data_parallel_degree: PositiveInt = Field(
+        default=1, description="Ranks of one trial; each gets resources_per_trial. More than one needs a strategy."
+    )
+    strategy: Literal["none", "ddp", "fsdp2"] = Field(
+        default="none",
+        description="How the ranks of one trial work together: ddp copies the model, fsdp2 divides it block by block.",
+    )
+    reshard_after_forward: Annotated[Annotated[bool, FLAG] | Annotated[Literal["search"], WORD], BY_SHAPE] = Field(
+        default=True,
+        description="Whether blocks of fsdp2 are divided again after forward, and gathered a second time in backward; "
+        "false keeps them whole, search tries both. For fsdp2 only.",
     )
     trial_timeout: Duration = Field(default="10m", description="Wall time after which a trial is stopped as TIMED_OUT.")
     isolation: Literal["worker", "process"] = Field(

@@ -37,6 +37,7 @@ class Contradiction:
 def contradictions(config: SearchConfig) -> list[Contradiction]:
     """Everything that the options contradict each other in, in the order of search.yaml."""
     return [
+        *_ranks(config),
         *_micro_batch_sizes(config),
         *_repeated_entries(config),
         *_unknown_units(config),
@@ -44,20 +45,44 @@ def contradictions(config: SearchConfig) -> list[Contradiction]:
         *_rng_of_target(config),
         *_step_counts(config),
         *_device_resources(config),
+        *_resharding(config),
+        *_compiled_ranks(config),
     ]
 
 
+def _ranks(config: SearchConfig) -> Iterator[Contradiction]:
+    degree, whole = config.runner.data_parallel_degree, config.batch.global_batch_size
+    path: KeyPath = ("runner", "data_parallel_degree")
+    if degree > 1 and config.runner.strategy == "none":
+        other: KeyPath = ("runner", "strategy")
+        text = (
+            f"{dotted(path)} is {degree}, but {dotted(other)} none has 1 rank; "
+            "set the second to ddp or fsdp2, or the first to 1"
+        )
+        yield Contradiction(path, other, text)
+    if whole % degree:
+        other = ("batch", "global_batch_size")
+        divisors = [divisor for divisor in range(1, min(whole, 4096) + 1) if whole % divisor == 0]
+        text = (
+            f"{dotted(path)} is {degree}, which does not divide {dotted(other)} {whole}; "
+            f"allowed: {_listed(divisors)}; change one of the two"
+        )
+        yield Contradiction(path, other, text)
+
+
 def _micro_batch_sizes(config: SearchConfig) -> Iterator[Contradiction]:
-    sizes, whole = config.batch.micro_batch_sizes, config.batch.global_batch_size
-    if sizes == "auto":
+    degree = config.runner.data_parallel_degree
+    sizes, whole = config.batch.micro_batch_sizes, config.batch.global_batch_size // degree
+    if sizes == "auto" or config.batch.global_batch_size % degree:
         return
     other: KeyPath = ("batch", "global_batch_size")
+    per_rank = "" if degree == 1 else f", the part of each of {degree} ranks"
     for index, size in enumerate(sizes):
         if whole % size:
             path: KeyPath = ("batch", "micro_batch_sizes", index)
             divisors = [divisor for divisor in range(1, min(whole, 4096) + 1) if whole % divisor == 0]
             text = (
-                f"{dotted(path)} is {size}, which does not divide {dotted(other)} {whole}; "
+                f"{dotted(path)} is {size}, which does not divide {dotted(other)} {whole}{per_rank}; "
                 f"allowed: {_listed(divisors)}; change one of the two"
             )
             yield Contradiction(path, other, text)
@@ -149,4 +174,28 @@ def _device_resources(config: SearchConfig) -> Iterator[Contradiction]:
         yield Contradiction(path, other, f"{where}, but {dotted(other)} {device} needs {needed}; add {needed}: 1")
     elif unused:
         text = f"{where}, but {dotted(other)} {device} uses no {unused[0]}; remove it or change the device"
+        yield Contradiction(path, other, text)
+
+
+def _resharding(config: SearchConfig) -> Iterator[Contradiction]:
+    reshard, strategy = config.runner.reshard_after_forward, config.runner.strategy
+    if reshard is not True and strategy != "fsdp2":
+        path: KeyPath = ("runner", "reshard_after_forward")
+        other: KeyPath = ("runner", "strategy")
+        shown = reshard if isinstance(reshard, str) else "false"
+        text = (
+            f"{dotted(path)} is {shown}, but {dotted(other)} {strategy} divides no blocks; "
+            f"allowed: true; remove {path[-1]} or set {dotted(other)} to fsdp2"
+        )
+        yield Contradiction(path, other, text)
+
+
+def _compiled_ranks(config: SearchConfig) -> Iterator[Contradiction]:
+    if config.model.compile is not None and config.runner.strategy != "none":
+        path: KeyPath = ("runner", "strategy")
+        other: KeyPath = ("model", "compile")
+        text = (
+            f"{dotted(path)} is {config.runner.strategy}, but {dotted(other)} is {config.model.compile}; compiled models "
+            "are measured on one rank; set one of the two to none or null"
+        )
         yield Contradiction(path, other, text)

@@ -15,7 +15,7 @@ from tuner.config_checks import CONTRADICTIONS, Contradiction
 from tuner.config_schema import allowed_at, known_keys, required_below, sections_with, words_at
 from tuner.config_suggestion import did_you_mean, nearest_name
 from tuner.config_url import redact_url
-from tuner.config_values import NOT_SUPPORTED_YET, TAG_MARK
+from tuner.config_values import TAG_MARK
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,6 @@ def _problems(detail: ErrorDetails) -> Iterator[ConfigProblem]:
         return  # Every entry is wrong, and each has said so.
     elif kind == "value_error":
         yield ConfigProblem(path, f"{dotted(path)} {detail['ctx']['error']}")
-    elif kind == NOT_SUPPORTED_YET:
-        text = f"is {_shown(detail['input'])}, which is not supported yet; allowed: {allowed_at(path)}"
         yield ConfigProblem(path, f"{dotted(path)} {text}")
     else:
         text = f"is {_shown(detail['input'])}; allowed: {allowed_at(path)}{_advice(detail, path)}"

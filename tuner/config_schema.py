@@ -25,7 +25,7 @@ def _schema() -> dict[str, Any]:
 
 
 def json_schema() -> dict[str, Any]:
-    """The schema as plain data; values that are not supported yet are not in it."""
+    """The schema as plain data."""
     return copy.deepcopy(_schema())
 
 

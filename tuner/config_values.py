@@ -22,28 +22,6 @@ from tuner.config_names import (
 from tuner.config_url import check_study_store, check_tracking_store
 from tuner.memory_size import parse_memory_size
 
-NOT_SUPPORTED_YET = "not_supported_yet"
-
-
-def not_supported_yet(*values: object) -> BeforeValidator:
-    """Refuses values that are meant for a later release, apart from values that are wrong.
-
-    Args:
-        values: The values.
-    """
-
-    def check(value: object) -> object:
-        if value in values:
-            raise PydanticCustomError(NOT_SUPPORTED_YET, "not supported yet")
-        return value
-
-    return BeforeValidator(check)
-
-
-def _no_several(value: object) -> object:
-    if isinstance(value, int) and value > 1:
-        raise PydanticCustomError(NOT_SUPPORTED_YET, "not supported yet")
-    return value
 
 
 #: Marks the tags of unions among the parts of a path: no key of a YAML file can begin with it.
@@ -155,4 +133,3 @@ SequenceLengths = Annotated[
     BY_SHAPE,
     AfterValidator(_alone_where_one),
 ]
-OneRank = Annotated[int, Field(ge=1, le=1), BeforeValidator(_no_several)]

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from runners.parallel.records import Strategy
 from runners.trial import DryRunResult, Prediction
 from search_spaces.choices import SearchChoices
 from search_spaces.memory_timeline import MemoryTimeline
 from search_spaces.policy import OFFLOAD, SEGMENT, BlockListPlacement, RecomputePolicy, units_of
+from search_spaces.ranked_profile import ranked_profile
 from search_spaces.registry import make_space
+from tuner.prediction.both_reshardings import BothReshardings
 from tuner.prediction.candidates import CandidateSource, ListedCandidates
 from tuner.prediction.next_policy import PolicyProposer, Tried
-from tuner.prediction.placement_features import RNG_OFF, FloatArray, Label, PlacementFeatures
+from tuner.prediction.placement_features import RESHARD_OFF, RNG_OFF, FloatArray, Label, PlacementFeatures
 from tuner.prediction.solver import NotNestedError, PlacementSolver
 
 #: The encoding whose policies are listed where they cannot be solved for.
@@ -75,31 +79,54 @@ def make_forecast(
     cap_bytes: int,
     dry_run_peaks: DryRunPeaks,
     is_compiled: bool = False,
+    strategy: Strategy = "none",
 ) -> Forecast | None:
     """Predictions from the best that the dry run allows; None where the model has no dry run.
 
     Peaks are added up from traced stretches where the model allows that, and are asked of a dry run for each policy of
     a short list where it does not.
+
+    Args:
+        dry_run: Of a process that trains alone, whatever the strategy.
+        strategy: How the ranks of a trial work together; decides what one of them holds.
     """
     profile = dry_run.profile
     if profile is None:
         return None
     features = PlacementFeatures(choices)
+    if profile.refusal is not None and strategy == "fsdp2":
+        return None
     if profile.refusal is not None:
         price_means = plain_prices(features)
         policies = _coarse_policies(choices, _MOST_DRY_RUN)
-        peaks = dict(zip(policies, dry_run_peaks(policies), strict=False))
+        buckets = profile.gradient_bytes if strategy == "ddp" else 0
+        peaks = {policy: peak + buckets for policy, peak in zip(policies, dry_run_peaks(policies), strict=False)}
         if not peaks:
             return None
         listed = ListedCandidates(list(peaks), np.array(list(peaks.values()), dtype=np.float64), features)
         error = COMPILED_ERROR if is_compiled else 0.0
         proposer = PolicyProposer(listed, features, price_means, cap_bytes, error, peaks.get)
         return Forecast(proposer, is_compiled=is_compiled)
-    timeline = MemoryTimeline(profile)
-    price_means = flops_prices(choices, features, timeline)
-    source = _candidates(choices, features, timeline)
+    timelines = {
+        reshard: MemoryTimeline(
+            ranked_profile(profile, strategy, choices.data_parallel_degree, reshards=reshard is not False)
+        )
+        for reshard in choices.reshard_choices
+    }
+    sources = {
+        reshard: _candidates(replace(choices, reshard_after_forward=reshard is not False), features, timeline)
+        for reshard, timeline in timelines.items()
+    }
+    label = features.reshard_label
+    first = choices.reshard_choices[0]
+    source = sources[first] if label is None else BothReshardings(sources[None], sources[False], label)
+    price_means = flops_prices(choices, features, timelines[first])
     error = profile.max_relative_error + (COMPILED_ERROR if is_compiled else 0.0)
-    proposer = PolicyProposer(source, features, price_means, cap_bytes, error, timeline.peak_bytes)
+
+    def peak_bytes(policy: RecomputePolicy) -> int:
+        return timelines[policy.reshard_after_forward].peak_bytes(policy)
+
+    proposer = PolicyProposer(source, features, price_means, cap_bytes, error, peak_bytes)
     return Forecast(proposer, is_compiled=is_compiled)
 
 
@@ -121,7 +148,7 @@ def plain_prices(features: PlacementFeatures) -> FloatArray:
 
 
 def _plain_price(action: str) -> float:
-    if action == RNG_OFF:
+    if action in (RNG_OFF, RESHARD_OFF):
         return 0.0
     whole = not units_of(action)
     return 1 / 3 if whole else min(len(units_of(action)), 2) / 6
@@ -133,7 +160,7 @@ def flops_prices(choices: SearchChoices, features: PlacementFeatures, timeline: 
 
 
 def _flops_price(label: Label, choices: SearchChoices, timeline: MemoryTimeline) -> float:
-    if label.action == RNG_OFF or label.list_index is None:
+    if label.list_index is None:
         return 0.0
     if label.action == OFFLOAD:
         return _OFFLOAD_PRICE

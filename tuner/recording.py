@@ -13,6 +13,7 @@ from operator import not_
 from mlflow_config import names
 from mlflow_config.errors import TrackingError
 from mlflow_config.recorder import RunOutcome, StudyRecorder
+from runners.parallel.records import Communication
 from runners.trial import TrialResult, TrialStatus
 from search_spaces.actions import shown_action
 from search_spaces.policy import RecomputePolicy
@@ -197,6 +198,8 @@ class MlflowListener:
         metrics[names.PREDICTED_STEP_TIME_RELATIVE_ERROR] = step_time_error(trial)
         if memory is not None:
             metrics |= {f"memory_bytes.{kind}": float(size) for kind, size in memory.model_dump().items()}
+        if trial.communication is not None:
+            metrics |= _communication_metrics(trial.communication)
         if proof is not None:
             metrics[names.VERIFICATION_MAX_RELATIVE_ERROR] = proof.max_relative_error
             metrics[names.VERIFICATION_TOLERANCE] = proof.tolerance
@@ -290,6 +293,15 @@ def _table_row(trial: TrialRecord) -> list[object]:
     ]
 
 
+def _communication_metrics(communication: Communication) -> dict[str, float | None]:
+    """Calls and bytes of each kind of collective, named as in results.json."""
+    return {
+        f"{names.COMMUNICATION}.{kind}.{figure}": value
+        for kind, figures in communication.model_dump(exclude={"gradient_reductions"}).items()
+        for figure, value in figures.items()
+    }
+
+
 def _params(trial: TrialRecord) -> dict[str, str | int | float | bool]:
     policy = trial.to_policy()
     params: dict[str, str | int | float | bool] = {
@@ -301,6 +313,8 @@ def _params(trial: TrialRecord) -> dict[str, str | int | float | bool]:
         names.GLOBAL_BATCH_SIZE: trial.global_batch_size,
         names.PRESERVE_RNG_STATE: policy.preserve_rng_state,
     }
+    if policy.reshard_after_forward is not None:
+        params[names.RESHARD_AFTER_FORWARD] = policy.reshard_after_forward
     for placement in policy.placement:
         actions = ", ".join(f"{r.first}-{r.last}: {shown_action(r.action)}" for r in placement.regions)
         params[names.placement_param(placement.blocks)] = actions or "none"

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from typing_extensions import Self
 
 from runners.diagnosis.records import UnitCost
+from runners.parallel.records import Communication
 from runners.trial import MemoryByKind, ModelInspection, TrialResult, TrialStatus, Verification
 from search_spaces.policy import MAX_BLOCKS, PolicyError, RecomputePolicy, policy_from_dict, policy_to_dict
 from search_spaces.yaml_words import one_line
@@ -90,6 +91,8 @@ class TrialRecord(_Record):
     offloaded_bytes: _Count | None = None
     compile_time_s: _From0 | None = None
     num_recompiles: _Count | None = None
+    peak_rank: _Count | None = None
+    communication: Communication | None = None
     verification: Verification | None
     node: str | None
     device: str | None
@@ -410,7 +413,7 @@ def trial_record(
     key = policy.key
     time_s, spread_s = _predicted_step_time_s(result, objective)
     measured = result.model_dump(
-        exclude={"trial_number", "policy", "detail", "verification", "memory_bytes", "prediction"}
+        exclude={"trial_number", "policy", "detail", "verification", "memory_bytes", "communication", "prediction"}
     )
     # From values that were checked when they came in, and with one set of field names for all of thousands of records.
     return TrialRecord.model_construct(
@@ -432,6 +435,7 @@ def trial_record(
         predicted_step_time_s=_finite(time_s),
         predicted_step_time_spread_s=_finite(spread_s),
         memory_bytes=result.memory_bytes,
+        communication=result.communication,
         verification=result.verification,
         **{name: _finite(value) for name, value in measured.items()},
     )

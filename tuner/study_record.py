@@ -52,6 +52,8 @@ def _goal(search: Mapping[str, Any], environment: Mapping[str, Any], model: Mode
     goal = {section: search.get(section) for section in _GOAL_SECTIONS}
     runner = search.get("runner", {})
     goal["runner"] = {key: runner.get(key) for key in _GOAL_RUNNER_KEYS}
+    if runner.get("strategy") == "fsdp2":
+        goal["runner"]["reshard_after_forward"] = runner.get("reshard_after_forward")
     goal["found"] = _found(environment, model)
     return goal
 

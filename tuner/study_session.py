@@ -174,6 +174,7 @@ class _Session:
             cap_bytes=cap_bytes,
             dry_run_peaks=self._dry_run_peaks,
             is_compiled=compiled is not None,
+            strategy=self._config.runner.strategy,
         )
         logger.info("%s", describe_dry_run(answer))
         if compiled is not None:
@@ -356,7 +357,7 @@ class _Session:
             objective=self._objective,
             rules=assemble.stop_rules(self._config),
             make_spec=assemble.spec_maker(
-                self._config, cap_bytes=self._objective.memory_cap_bytes, reference=self._reference
+                self._config, self._inspection, cap_bytes=self._objective.memory_cap_bytes, reference=self._reference
             ),
             listeners=listeners,
             plan=[baseline, *lost, *others],
@@ -388,7 +389,7 @@ class _Session:
         outcome = run_playoff(
             self._runner,
             entrants,
-            assemble.workload_spec(self._config),
+            assemble.workload_spec(self._config, self._inspection),
             time_limit_s=self._config.search.time_limit_s,
             timeout_s=self._config.runner.trial_timeout_s,
         )

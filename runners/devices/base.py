@@ -49,6 +49,9 @@ class MeasuredStep(Protocol):
     def static_bytes(self) -> dict[str, int]:
         """Bytes of ``parameters``, ``buffers`` and ``optimizer_states``; each storage counted once."""
 
+    def gradient_bucket_bytes(self) -> int:
+        """Bytes that stay allocated for gradients in transit between ranks, and that no Python object refers to."""
+
 
 class Device(Protocol):
     """One accelerator or the CPU."""

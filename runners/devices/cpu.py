@@ -15,6 +15,7 @@ import torch
 from runners.devices.base import GradientStorages, MeasuredStep, PeakMemory
 from runners.measure.allocation_trace import AllocationRecorder, bytes_alive_by_kind
 from runners.measure.phases import Phase
+from runners.parallel.local_part import local_part
 from runners.trial import MemoryByKind
 
 #: torch has no error type of its own for a refused CPU allocation; these two parts stand in every such message
@@ -62,7 +63,8 @@ class CpuDevice:
                 if not isinstance(candidate, torch.Tensor):
                     continue
                 # A gradient that nobody looked at yet is no Python object of its own.
-                for tensor in (candidate, candidate.grad if candidate.is_leaf else None):
+                for whole in (candidate, candidate.grad if candidate.is_leaf else None):
+                    tensor = None if whole is None else local_part(whole)
                     if tensor is not None and tensor.device.type == "cpu" and _has_storage(tensor):
                         storage = tensor.untyped_storage()
                         sizes[storage.data_ptr()] = storage.nbytes()
@@ -82,10 +84,12 @@ class CpuDevice:
         live_storages |= {block.address: block.num_bytes for block in trace.alive_at(start_ns)}
         measured = trace.since(start_ns)
         gained, peak_ns = measured.peak()
-        peak = sum(live_storages.values()) - live_bytes_before_trial + gained
+        buckets = step.gradient_bucket_bytes()
+        peak = sum(live_storages.values()) - live_bytes_before_trial + buckets + gained
         static = step.static_bytes()
         complete_ns = measured.named(Phase.OPTIMIZER.value)[-1].start_ns
         alive = bytes_alive_by_kind(measured, peak_ns, gradients, complete_ns)
+        alive["gradients"] += buckets
         # Inputs and whatever else the model keeps between steps are held for backward as activations are.
         alive["activations"] = peak - sum(static.values()) - alive["gradients"] - alive["temporary"]
         return PeakMemory(peak, None, MemoryByKind(**static, **alive))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from runners.trial import Answer, MemoryByKind, QuestionSpec, Record, WorkloadSpec
+from runners.record import Record
+from runners.trial import Answer, MemoryByKind, QuestionSpec, WorkloadSpec
 from search_spaces.choices import SearchChoices
 from search_spaces.policy import RecomputePolicy
 

@@ -14,6 +14,7 @@ from runners.devices.base import Device
 from runners.measure.phases import Phase, PhaseSwitch
 from runners.measure.speed_comparison import compare_speeds
 from runners.measure.spread import Center, median_standard_error
+from runners.parallel.ranks import ALONE, Ranks
 from runners.trial import MeasurementSpec
 
 #: A long series is looked at after each twentieth part of it: every look goes through all of its pairs.
@@ -72,6 +73,7 @@ def measure_step_times(
     device: Device,
     measurement: MeasurementSpec,
     give_up: Callable[[], bool] = lambda: False,
+    ranks: Ranks = ALONE,
 ) -> StepTimes:
     """Measures from ``min_steps`` to ``max_steps`` steps, until the spread of the median is small enough.
 
@@ -81,6 +83,8 @@ def measure_step_times(
         run_step: One whole optimizer step; warmed up already.
         time_reference: Runs the reference once and gives back the seconds it takes for a whole global batch.
         give_up: Asked after each step from ``min_steps`` on; True ends the series early, for example for want of time.
+            Of several ranks each must be given the same answer.
+        ranks: Those that run the steps; a step takes as long as the slowest of them.
     """
     clock = PhaseClock(device)
     step_times_s: list[float] = []
@@ -90,7 +94,7 @@ def measure_step_times(
         reference_times_s.append(time_reference())
     while len(step_times_s) < measurement.max_steps:
         with phases.watched_by(clock):
-            timed = time_once(run_step, device)
+            timed = time_once(run_step, device, ranks)
         step_times_s.append(timed.time_s)
         shares.append(timed.processor_share)
         clock.end_step(step_times_s[-1])
@@ -121,15 +125,15 @@ class TimedRun:
     Attributes:
         time_s: Wall time on the device, from idle to idle.
         processor_share: Processor seconds of this process, all threads together, over wall seconds of the host: low
-            where others took the processor.
+            where others took the processor. Of several ranks the mean of theirs.
     """
 
     time_s: float
     processor_share: float
 
 
-def time_once(run: Callable[[], object], device: Device) -> TimedRun:
-    """Times one call."""
+def time_once(run: Callable[[], object], device: Device, ranks: Ranks = ALONE) -> TimedRun:
+    """Times one call; one that several ranks make together takes as long as it takes the slowest of them."""
     device.synchronize()
     processor_start_s, host_start_s = time.process_time(), time.perf_counter()
     start = device.mark()
@@ -137,7 +141,12 @@ def time_once(run: Callable[[], object], device: Device) -> TimedRun:
     end = device.mark()
     device.synchronize()
     host_s = time.perf_counter() - host_start_s
-    return TimedRun(device.elapsed_s(start, end), (time.process_time() - processor_start_s) / host_s)
+    own = TimedRun(device.elapsed_s(start, end), (time.process_time() - processor_start_s) / host_s)
+    # This also brings the ranks to one point in time before the next call.
+    of_ranks = ranks.gather(own)
+    return TimedRun(
+        max(timed.time_s for timed in of_ranks), statistics.fmean(timed.processor_share for timed in of_ranks)
+    )
 
 
 class PhaseClock:

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from runners.measure.phases import Phase, PhaseSwitch
+from runners.parallel.base import ParallelModel
+from runners.parallel.single import SingleModel
 from runners.workloads.base import Workload
 
 #: Called with the model after the last backward of a step, when all gradients are complete.
@@ -22,6 +24,7 @@ class TrainingStep:
     Args:
         phases: Told when each part of the step begins and ends.
         autocast: Lower precision of the forward pass; None runs it as the parameters are.
+        parallel: The model as its ranks train it; None trains it in this process alone.
     """
 
     def __init__(
@@ -33,8 +36,10 @@ class TrainingStep:
         device: torch.device,
         autocast: torch.dtype | None,
         phases: PhaseSwitch,
+        parallel: ParallelModel | None = None,
     ) -> None:
         self.model = model
+        self.parallel: ParallelModel = parallel or SingleModel(model)
         self.optimizer = optimizer
         self.phases = phases
         self._workload = workload
@@ -48,7 +53,7 @@ class TrainingStep:
         before_micro_batch: Callable[[], None] | None = None,
         gradients_ready: GradientsReady | None = None,
     ) -> float:
-        """Takes one optimizer step and gives back its loss, averaged over the micro-batches."""
+        """Takes one optimizer step and gives back its loss, averaged over this rank's micro-batches."""
         loss = self.accumulate(micro_batches, before_micro_batch=before_micro_batch)
         if gradients_ready is not None:
             gradients_ready(self.model)
@@ -66,21 +71,23 @@ class TrainingStep:
         """
         losses: list[torch.Tensor] = []
         weights: list[torch.Tensor] = []
-        for micro_batch in micro_batches:
+        for index, micro_batch in enumerate(micro_batches):
             if before_micro_batch is not None:
                 before_micro_batch()
-            with self.phases.phase(Phase.FORWARD):
-                loss, weight = self._forward(micro_batch)
-            with self.phases.phase(Phase.BACKWARD):
-                (loss / len(micro_batches) if weight is None else loss * weight).backward()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
-                losses.append(loss.detach())
-                if weight is not None:
-                    weights.append(weight.detach())
-                del loss, weight  # With them goes the graph: taking it down is part of backward.
+            with self.parallel.micro_batch(is_last=index == len(micro_batches) - 1):
+                with self.phases.phase(Phase.FORWARD):
+                    loss, weight = self._forward(micro_batch)
+                with self.phases.phase(Phase.BACKWARD):
+                    (loss / len(micro_batches) if weight is None else loss * weight).backward()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
+                    losses.append(loss.detach())
+                    if weight is not None:
+                        weights.append(weight.detach())
+                    del loss, weight  # With them goes the graph: taking it down is part of backward.
         values = torch.stack(losses).double()
         if not weights:
             return float(values.mean())
-        total = torch.stack(weights).double().sum()
+        # Ranks average their gradients, whatever their weights are: what is divided by is the mean of their totals.
+        total = self.parallel.mean_over_ranks(torch.stack(weights).double().sum())
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         torch._foreach_div_(gradients, float(total))
         return float((values * torch.stack(weights)).sum() / total)
@@ -96,7 +103,7 @@ class TrainingStep:
     def _forward(self, micro_batch: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor | None]:
         with self._precision():
             inputs = to_device(micro_batch, self._device)
-            output = self.model(**inputs)
+            output = self.parallel(**inputs)
             return self._workload.loss_of(output), self._workload.loss_weight_of(output)
 
     def _precision(self) -> AbstractContextManager[Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from runners.devices.base import Device
+from runners.parallel.division import division_key
+from runners.parallel.ranks import ALONE, Ranks, any_rank
 from runners.proof.compare import (
     Difference,
     compare_records,
@@ -47,10 +49,19 @@ class _Baseline:
 class Prover:
     """Proofs for one workload on one device."""
 
-    def __init__(self, workload: Workload, spec: WorkloadSpec, device: Device, *, global_batch_size: int) -> None:
-        self._setup = ProofSetup(workload, spec, device)
+    def __init__(
+        self,
+        workload: Workload,
+        spec: WorkloadSpec,
+        device: Device,
+        *,
+        global_batch_size: int,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        self._setup = ProofSetup(workload, spec, device, ranks)
+        self._ranks = ranks
         self._split_proof = SplitProof(self._setup, global_batch_size=global_batch_size)
-        self._baselines: dict[tuple[int, int], _Baseline] = {}
+        self._baselines: dict[tuple[int, int, str], _Baseline] = {}
         self._compiled: dict[tuple[int, int], CompiledBaseline] = {}
 
     def prepare(self, policy: RecomputePolicy) -> None:
@@ -58,8 +69,15 @@ class Prover:
         baseline = self._baseline_for(policy)
         if policy.compile is not None and baseline.doubt is None:
             self._compiled_baseline(policy, baseline)
-        if policy.batch.gradient_accumulation_steps > 1:
+        if self._is_divided(policy):
             self._split_proof.finding(policy.batch.micro_batch_size)
+
+    def plain_micro_batch(self, policy: RecomputePolicy) -> dict[str, Any]:
+        """A micro-batch at which the plain model was run; `prepare` comes before."""
+        return self._baseline_for(policy).batches[0][0]
+
+    def _is_divided(self, policy: RecomputePolicy) -> bool:
+        return policy.batch.gradient_accumulation_steps * self._ranks.size > 1
 
     def verify(self, policy: RecomputePolicy, rig: Rig) -> Verification:
         """Trains the rig, which must be fresh and under the policy, and compares.
@@ -71,6 +89,8 @@ class Prover:
         """
         baseline = self._baseline_for(policy)
         reference = f"the model as given, without a policy, at micro-batch {baseline.micro_batch_size}"
+        if self._ranks.size > 1:
+            reference += f", {self._setup.spec.strategy} on {self._ranks.size} ranks"
         if baseline.micro_batch_size != policy.batch.micro_batch_size:
             reference += ", the largest at which it fits"
         reference += _in_words(_length_of_each_step(self._setup))
@@ -90,10 +110,13 @@ class Prover:
             expected, allowed = compiled.record, max(allowed, compiled.tolerance)
             reference += f"; compiled, that one is off by {compiled.noise:.1g} of it"
         self._setup.seed()
-        record = record_training(rig.step, baseline.batches, device=self._setup.device, dtype=baseline.record.dtype)
+        record = record_training(
+            rig.step, baseline.batches, device=self._setup.device, dtype=baseline.record.dtype, ranks=self._ranks
+        )
         difference = compare_records(expected, record)
         if difference.relative_error <= allowed and baseline.streams_repeat:
             difference = compare_streams(expected, record) or difference
+        difference = self._worst(difference)
         record.close()
         verdict = Verdict.MATCH if difference.relative_error <= allowed else Verdict.MISMATCH
         noise_note = f"the baseline repeats itself only to {baseline.noise:.1g}" if baseline.noise > 0 else None
@@ -111,7 +134,7 @@ class Prover:
 
     def _with_split(self, recompute: Verification, policy: RecomputePolicy) -> Verification:
         """Adds the finding on the division into micro-batches; the worse of the two decides."""
-        if policy.batch.gradient_accumulation_steps == 1:
+        if not self._is_divided(policy):
             return recompute
         finding = self._split_proof.finding(policy.batch.micro_batch_size)
         update: dict[str, Any] = {"split_verdict": finding.verdict}
@@ -131,39 +154,41 @@ class Prover:
         smaller = [
             size
             for size in range(policy.batch.micro_batch_size, 0, -1)
-            if policy.batch.global_batch_size % size == 0 and size <= policy.batch.micro_batch_size
+            if policy.batch.global_batch_size % (size * self._ranks.size) == 0
         ]
         for size in smaller:
             try:
-                return self._baseline(size, accumulation)
+                return self._baseline(size, accumulation, policy)
             except Exception as error:
-                if size == smaller[-1] or not self._setup.device.is_out_of_memory(error):
+                if size == smaller[-1] or not self._setup.device.is_out_of_memory(error) or self._ranks.size > 1:
                     raise
             self._setup.device.release_cached_memory()
         raise AssertionError("a micro-batch of one sample divides every batch")
 
-    def _baseline(self, micro_batch_size: int, accumulation: int) -> _Baseline:
-        key = (micro_batch_size, accumulation)
+    def _baseline(self, micro_batch_size: int, accumulation: int, policy: RecomputePolicy) -> _Baseline:
+        key = (micro_batch_size, accumulation, division_key(self._setup.spec.strategy, policy))
         if key in self._baselines:
             return self._baselines[key]
         lengths = _length_of_each_step(self._setup)
         batches = [
             [
-                self._setup.batch(micro_batch_size, step=step, part=part, sequence_length=length)
+                self._setup.own_batch(micro_batch_size, step=step, part=part, sequence_length=length)
                 for part in range(accumulation)
             ]
             for step, length in enumerate(lengths)
         ]
-        record, repeated = self._plain_run(batches), self._plain_run(batches)
-        difference = compare_records(record, repeated)
+        record, repeated = self._plain_run(batches, policy), self._plain_run(batches, policy)
+        difference = self._worst(compare_records(record, repeated))
+        streams_repeat = not any_rank(self._ranks, compare_streams(record, repeated) is not None)
         repeated.close()
         self._baselines[key] = _Baseline(
             micro_batch_size=micro_batch_size,
             batches=batches,
             record=record,
             noise=difference.relative_error,
-            streams_repeat=compare_streams(record, repeated) is None,
-            doubt=_doubt(record, difference),
+            streams_repeat=streams_repeat,
+            # Losses and gradients are the first rank's to look at.
+            doubt=self._ranks.gather(_doubt(record, difference))[0],
         )
         return self._baselines[key]
 
@@ -173,11 +198,18 @@ class Prover:
             self._compiled[key] = compiled_baseline(self._setup, policy, baseline.batches, baseline.record)
         return self._compiled[key]
 
-    def _plain_run(self, batches: list[list[dict[str, Any]]]) -> TrainingRecord:
-        rig = self._setup.fresh_rig()
+    def _plain_run(self, batches: list[list[dict[str, Any]]], policy: RecomputePolicy) -> TrainingRecord:
+        rig = self._setup.fresh_rig(divided_for=policy)
         self._setup.seed()
         dtype = self._setup.lowest_dtype(rig)
-        return record_training(rig.step, batches, device=self._setup.device, dtype=dtype)
+        return record_training(rig.step, batches, device=self._setup.device, dtype=dtype, ranks=self._ranks)
+
+    def _worst(self, difference: Difference) -> Difference:
+        """Of all ranks: each compares what is its own, the first what they made together."""
+        of_ranks = self._ranks.gather(difference)
+        rank = max(range(len(of_ranks)), key=lambda rank: of_ranks[rank].relative_error)
+        worst = of_ranks[rank]
+        return replace(worst, reason=f"on rank {rank} {worst.reason}") if rank > 0 and worst.reason else worst
 
 
 def _length_of_each_step(setup: ProofSetup) -> list[int | None]:

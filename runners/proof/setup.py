@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from runners.devices.base import Device
+from runners.parallel.ranks import ALONE, Ranks, rank_seed
 from runners.proof.randomness import seed_everything
 from runners.rig import Rig
 from runners.trial import WorkloadSpec
 from runners.workloads.base import Workload
 from runners.workloads.load import load_workload
+from search_spaces.policy import RecomputePolicy
 
 
 @dataclass(frozen=True)
@@ -22,16 +24,31 @@ class ProofSetup:
     workload: Workload
     spec: WorkloadSpec
     device: Device
+    ranks: Ranks = ALONE
 
-    def fresh_rig(self) -> Rig:
-        """The model as given, without a policy."""
-        return Rig(self.workload, self.spec, self.device)
+    def fresh_rig(self, divided_for: RecomputePolicy | None = None) -> Rig:
+        """The model as given, without a policy, divided over the ranks as that policy would divide it."""
+        return Rig(self.workload, self.spec, self.device, ranks=self.ranks, divided_for=divided_for)
+
+    def alone(self) -> ProofSetup:
+        """The same in one process, which holds the whole model and all samples."""
+        return replace(self, ranks=ALONE)
 
     def seed(self) -> None:
+        """Each rank has a stream of its own, as in training."""
+        seed_everything(rank_seed(self.spec.seed, self.ranks))
+
+    def seed_alike(self) -> None:
+        """The same stream on all ranks."""
         seed_everything(self.spec.seed)
 
+    def own_batch(self, num_samples: int, *, step: int, part: int, sequence_length: int | None) -> dict[str, Any]:
+        """A batch of this rank's own: no two ranks have the same samples."""
+        part = part * self.ranks.size + self.ranks.rank
+        return self.batch(num_samples, step=step, part=part, sequence_length=sequence_length)
+
     def batch(self, num_samples: int, *, step: int, part: int, sequence_length: int | None = None) -> dict[str, Any]:
-        """The same for the same arguments; of the longest sequences unless told otherwise."""
+        """The same for the same arguments, on all ranks; of the longest sequences unless told otherwise."""
         seed_everything(self.spec.seed + 1009 * step + part + 1)
         return self.workload.make_batch(num_samples, sequence_length)
 
@@ -53,4 +70,4 @@ class ProofSetup:
     def in_float32(self) -> ProofSetup:
         """The same workload with parameters, data and arithmetic in single precision."""
         spec = self.spec.model_copy(update={"dtype": "float32", "autocast": None})
-        return ProofSetup(load_workload(spec), spec, self.device)
+        return replace(self, workload=load_workload(spec), spec=spec)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from runners.parallel.first_rank import FirstRankError, on_first_rank
 from runners.proof.batch_split import UnsplittableBatchError, split_batch
 from runners.proof.compare import Difference, compare_records, first_not_finite, split_tolerance
 from runners.proof.randomness import HOST_STREAMS, silenced, stream_digests
@@ -34,6 +35,9 @@ class SplitFinding:
 
 class SplitProof:
     """Compares one batch, whole and divided, without a policy and with randomness silenced.
+
+    Of several ranks the first one trains on the whole batch alone, as a single process would; then all train on their
+    parts of it. That also proves how they work together.
 
     In single precision wherever the model runs in it: what a division does to the training is the same in every
     precision, but in bfloat16 a gradient summed over the whole batch is off by more than a real fault would show.
@@ -64,21 +68,28 @@ class SplitProof:
         if not isinstance(found, Exception):
             return found
         text = " ".join(str(found).split())
-        return _no_proof(f"the model fails on a divided batch: {type(found).__name__}: {text}")
+        if not isinstance(found, FirstRankError):
+            text = f"{type(found).__name__}: {text}"
+        return _no_proof(f"the model fails on a divided batch: {text}")
 
     def _find_in(
         self, setup: ProofSetup, sequence_length: int | None, micro_batch_size: int
     ) -> SplitFinding | Exception:
         """The finding in one precision, or what the model raised there."""
-        for num_samples in range(self._global_batch_size, micro_batch_size, -micro_batch_size):
+        ranks = setup.ranks
+        smallest = micro_batch_size * ranks.size
+        for num_samples in range(self._global_batch_size, max(smallest - 1, micro_batch_size), -smallest):
             if self._global_batch_size % num_samples:
                 continue
             try:
                 return _compare(setup, sequence_length, num_samples, micro_batch_size)
             except UnsplittableBatchError as error:
                 return _no_proof(str(error))
-            except Exception as error:  # noqa: BLE001  # the batch is of our making: its failure is not the policy's
-                if not setup.device.is_out_of_memory(error):
+            except Exception as error:  # the batch is of our making: its failure is not the policy's
+                if ranks.size > 1 and not isinstance(error, FirstRankError):
+                    raise  # The other ranks wait for this one: nothing that it says could reach them.
+                is_out_of_memory = error.is_out_of_memory if isinstance(error, FirstRankError) else None
+                if not (setup.device.is_out_of_memory(error) or is_out_of_memory):
                     return error
             setup.device.release_cached_memory()
         return _no_proof("no batch larger than the micro-batch fits, so its division cannot be compared")
@@ -88,17 +99,46 @@ def _compare(setup: ProofSetup, sequence_length: int | None, num_samples: int, m
     whole = setup.batch(num_samples, step=_SPLIT_STEP, part=0, sequence_length=sequence_length)
     example = setup.batch(micro_batch_size, step=_SPLIT_STEP, part=1, sequence_length=sequence_length)
     parts = split_batch(whole, example, num_samples=num_samples, micro_batch_size=micro_batch_size)
-    undivided, unsilenced = _silent_run(setup, [whole])
-    divided, _ = _silent_run(setup, parts)
+    ranks = setup.ranks
+    whole_run = on_first_rank(ranks, setup.device, lambda: _silent_run(setup.alone(), [whole]))
+    divided, _ = _silent_run(setup, parts[ranks.rank :: ranks.size])
+    if whole_run is None:
+        finding = None
+    else:
+        undivided, unsilenced = whole_run
+        tokens = f" of {sequence_length} tokens" if setup.spec.shorter_sequence_lengths else ""
+        finding = _judge(
+            setup.alone(),
+            parts,
+            undivided,
+            divided,
+            unsilenced,
+            whole_batch=f"one batch of {num_samples} samples{tokens}",
+            division=f"{len(parts)} x {micro_batch_size}"
+            + (f" over {ranks.size} ranks ({setup.spec.strategy})" if ranks.size > 1 else ""),
+        )
+        undivided.close()
+    divided.close()
+    found = ranks.gather(finding)[0]
+    assert found is not None, "the first rank runs the whole batch"
+    return found
+
+
+def _judge(
+    setup: ProofSetup,
+    parts: list[dict[str, Any]],
+    undivided: TrainingRecord,
+    divided: TrainingRecord,
+    unsilenced: set[str],
+    *,
+    whole_batch: str,
+    division: str,
+) -> SplitFinding:
     difference = compare_records(undivided, divided, skip_integer_buffers=True)
     allowed = split_tolerance(undivided.dtype)
     not_finite = first_not_finite(undivided)
     precision = str(undivided.dtype).removeprefix("torch.")
-    tokens = f" of {sequence_length} tokens" if setup.spec.shorter_sequence_lengths else ""
-    whole_batch = f"one batch of {num_samples} samples{tokens}"
-    reference = f"{whole_batch}, whole and as {len(parts)} x {micro_batch_size}, in {precision}"
-    undivided.close()
-    divided.close()
+    reference = f"{whole_batch}, whole and as {division}, in {precision}"
     if not_finite is not None:
         return _no_proof(f"the undivided batch proves nothing: {not_finite}")
     if difference.relative_error <= allowed:
@@ -114,7 +154,7 @@ def _compare(setup: ProofSetup, sequence_length: int | None, num_samples: int, m
 def _silent_run(setup: ProofSetup, micro_batches: list[dict[str, Any]]) -> tuple[TrainingRecord, set[str]]:
     """One step's record, and what drew random numbers all the same."""
     rig = setup.fresh_rig()
-    setup.seed()
+    setup.seed_alike()
     before = stream_digests(setup.device)
     with silenced() as unsilenced:
         # The same seed before every micro-batch: what the model decides with Python's or NumPy's generator, or with
@@ -124,8 +164,9 @@ def _silent_run(setup: ProofSetup, micro_batches: list[dict[str, Any]]) -> tuple
             [micro_batches],
             device=setup.device,
             dtype=setup.lowest_dtype(rig),
+            ranks=setup.ranks,
             update=False,
-            before_micro_batch=setup.seed,
+            before_micro_batch=setup.seed_alike,
         )
     drawn_from = {name for name in HOST_STREAMS if record.random_streams[name] != before[name]}
     return record, unsilenced | drawn_from
@@ -135,7 +176,7 @@ def _why_it_differs(setup: ProofSetup, parts: list[dict[str, Any]], whole_loss: 
     rig = setup.fresh_rig()
 
     def loss_of_part(part: Mapping[str, Any]) -> float:
-        setup.seed()
+        setup.seed_alike()
         loss = rig.step.accumulate([part])
         rig.step.drop_gradients()
         return loss

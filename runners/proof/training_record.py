@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from torch import nn
 
 from runners.devices.base import Device
 from runners.measure.training_step import TrainingStep
+from runners.parallel.ranks import ALONE, Ranks
 from runners.proof.randomness import stream_digests
 from runners.proof.tensor_log import TensorLog
 
@@ -19,9 +21,12 @@ from runners.proof.tensor_log import TensorLog
 class TrainingRecord:
     """One run, ready to be compared with another of the same steps.
 
+    Of several ranks each has a record of its own: its buffers and random streams, and on the first rank what they all
+    made together, which is the mean loss and the whole gradients.
+
     Attributes:
-        losses: Loss of each step, shape (num_steps,).
-        gradients: Entries ``(step, parameter name)`` as ``"0 h.1.weight"``.
+        losses: Loss of each step, shape (num_steps,), mean over ranks; empty on all ranks but the first.
+        gradients: Entries ``(step, parameter name)`` as ``"0 h.1.weight"``; none on all ranks but the first.
         buffers: Buffers after the last step; integer ones too.
         integer_buffers: Names among them that count rather than average.
         dtype: Lowest precision that took part.
@@ -49,21 +54,25 @@ def record_training(
     *,
     device: Device,
     dtype: torch.dtype,
+    ranks: Ranks = ALONE,
     update: bool = True,
     before_micro_batch: Callable[[], None] | None = None,
 ) -> TrainingRecord:
     """Trains on the batches, one optimizer step each, and keeps what a comparison needs.
 
     Args:
-        batches: Micro-batches of each step.
+        batches: Micro-batches of each step that are this rank's.
+        ranks: Those that train; all of them have to record.
         update: False leaves out the optimizer, so that every step starts from the same parameters.
     """
     gradients, buffers = TensorLog(), TensorLog()
     losses: list[float] = []
 
-    def keep_gradients(model: nn.Module) -> None:
+    def keep_gradients(_: nn.Module) -> None:
         index = len(losses)
-        gradients.write((f"{index} {name}", p.grad) for name, p in model.named_parameters() if p.grad is not None)
+        for name, gradient in step.parallel.whole_gradients():
+            if ranks.rank == 0:
+                gradients.write([(f"{index} {name}", gradient)])
 
     for micro_batches in batches:
         if update:
@@ -72,8 +81,9 @@ def record_training(
             loss = step.accumulate(micro_batches, before_micro_batch=before_micro_batch)
             keep_gradients(step.model)
             step.drop_gradients()
-        losses.append(loss)
+        losses.append(statistics.fmean(ranks.gather(loss)))
     named_buffers = dict(step.model.named_buffers())
     buffers.write(named_buffers.items())
     integer = frozenset(name for name, buffer in named_buffers.items() if not buffer.is_floating_point())
-    return TrainingRecord(tuple(losses), gradients, buffers, integer, stream_digests(device), dtype)
+    own_losses = tuple(losses) if ranks.rank == 0 else ()
+    return TrainingRecord(own_losses, gradients, buffers, integer, stream_digests(device), dtype)

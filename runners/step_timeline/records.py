@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 from typing import Literal
 
-from runners.trial import Answer, QuestionSpec, Record, WorkloadSpec
+from runners.record import Record
+from runners.trial import Answer, QuestionSpec, WorkloadSpec
 from search_spaces.model_shape import ModelShape
 from search_spaces.policy import RecomputePolicy
 

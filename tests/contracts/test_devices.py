@@ -46,6 +46,9 @@ class HeavyStep:
         states = 0 if self._state is None else self._state.untyped_storage().nbytes()
         return {"parameters": MIB, "buffers": 0, "optimizer_states": states}
 
+    def gradient_bucket_bytes(self) -> int:
+        return 0
+
 
 class DeviceContract:
     """Inherited by the tests of each device, which say how to open it."""

@@ -158,7 +158,7 @@ def test_a_search_ends_by_the_files_limits(tmp_path: Path) -> None:
 
 def test_a_trial_is_handed_all_it_needs(tmp_path: Path) -> None:
     made = config(tmp_path, measurement={"min_steps": 3, "max_steps": 9}, runner__trial_timeout="2m")
-    spec = assemble.spec_maker(made, cap_bytes=7, reference=policy())(4, policy("block"))
+    spec = assemble.spec_maker(made, INSPECTION, cap_bytes=7, reference=policy())(4, policy("block"))
     assert (spec.trial_number, spec.policy, spec.reference) == (4, policy("block"), policy())
     assert (spec.memory_cap_bytes, spec.timeout_s) == (7, 120.0)
     assert (spec.measurement.min_steps, spec.measurement.max_steps, spec.measurement.verify) == (3, 9, True)

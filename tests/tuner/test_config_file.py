@@ -51,6 +51,7 @@ runner:
   resources_per_trial: auto
   data_parallel_degree: 1
   strategy: none
+  reshard_after_forward: true
   trial_timeout: 10m
   isolation: worker
 storage: null
@@ -443,12 +444,25 @@ class TestValues:
             ),
             (
                 _with(runner="{data_parallel_degree: 2}"),
-                "4: runner.data_parallel_degree is 2, which is not supported yet",
+                "4: runner.data_parallel_degree is 2, but runner.strategy none has 1 rank; set the second to ddp or",
             ),
-            (_with(runner="{data_parallel_degree: 0}"), "4: runner.data_parallel_degree is 0; allowed: 1"),
             (
-                _with(runner="{strategy: fsdp2}"),
-                "4: runner.strategy is 'fsdp2', which is not supported yet; allowed: none",
+                _with(runner="{data_parallel_degree: 3, strategy: ddp}"),
+                "4: runner.data_parallel_degree is 3, which does not divide batch.global_batch_size 8; "
+                "allowed: 1, 2, 4, 8; change one of the two",
+            ),
+            (
+                _with(
+                    batch="{global_batch_size: 8, micro_batch_sizes: [8]}",
+                    runner="{data_parallel_degree: 2, strategy: ddp}",
+                ),
+                r"micro_batch_sizes\[0\] is 8, which does not divide batch.global_batch_size 4, the part of each of 2",
+            ),
+            (_with(runner="{data_parallel_degree: 0}"), "4: runner.data_parallel_degree is 0; allowed: a whole"),
+            (_with(runner="{strategy: fsdp}"), "4: runner.strategy is 'fsdp'; allowed: none, ddp, fsdp2; did you mean"),
+            (
+                _with(runner="{strategy: ddp, reshard_after_forward: false}"),
+                "4: runner.reshard_after_forward is false, but runner.strategy ddp divides no blocks; allowed: true",
             ),
             (_with(runner="{isolation: thread}"), "4: runner.isolation is 'thread'; allowed: worker, process"),
             (_with(runner="{ray_address: ''}"), "4: runner.ray_address is ''; allowed: text of one line"),

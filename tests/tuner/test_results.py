@@ -37,6 +37,7 @@ TRIAL_FIELDS = {
     *("gradient_accumulation_steps", "data_parallel_degree", "global_batch_size", "samples_per_second"),
     *("tokens_per_second", "step_time_s", "step_time_spread_s", "num_steps", "relative_speed", "forward_time_s"),
     *("backward_time_s", "recompute_time_s", "optimizer_time_s", "recomputed_flops_ratio", "peak_memory_bytes"),
+    *("peak_rank", "communication"),
     *("peak_allocated_bytes", "peak_reserved_bytes", "memory_bytes", "predicted_peak_memory_bytes"),
     *("predicted_step_time_s", "verification", "node", "device", "started_at", "wall_time_s"),
 }

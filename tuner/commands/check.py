@@ -48,7 +48,7 @@ def check_command(search_file: Path, *, as_json: bool) -> int:
             inspection = runner.inspect(assemble.inspection_spec(config))
             cap_bytes = assemble.memory_cap_bytes(config, inspection)
             choices = assemble.search_choices(config, inspection)
-            result = _plain_trial(config, runner, choices, cap_bytes)
+            result = _plain_trial(config, runner, inspection, choices, cap_bytes)
         diagnosis = Diagnosis(failure="the plain step did not run")
         sizes: tuple[SizePeaks, ...] = ()
         if result.status is TrialStatus.COMPLETED:
@@ -64,12 +64,14 @@ def check_command(search_file: Path, *, as_json: bool) -> int:
     return EXIT_DONE if result.status is TrialStatus.COMPLETED else EXIT_FAILED
 
 
-def _plain_trial(config: SearchConfig, runner: TrialRunner, choices: SearchChoices, cap_bytes: int) -> TrialResult:
+def _plain_trial(
+    config: SearchConfig, runner: TrialRunner, inspection: ModelInspection, choices: SearchChoices, cap_bytes: int
+) -> TrialResult:
     """The baseline at the largest micro-batch that runs."""
-    make_spec = assemble.spec_maker(config, cap_bytes=cap_bytes, reference=None)
+    make_spec = assemble.spec_maker(config, inspection, cap_bytes=cap_bytes, reference=None)
     for batch in choices.batches:
         placement = tuple(of_list.place([NONE] * of_list.num_modules) for of_list in choices.block_lists)
-        result = run_single_trial(runner, make_spec(0, RecomputePolicy(batch, placement)))
+        result = run_single_trial(runner, make_spec(0, choices.policy(batch, placement)))
         if result.status is not TrialStatus.OUT_OF_MEMORY:
             break
     return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.text import Text
@@ -71,7 +71,7 @@ def timeline_command(search_file: Path, options: TimelineOptions, *, as_json: bo
             answer = _plain(runner, config, inspection, choices, shape, num_blocks)
         else:
             refuse_other_model(inspection.shape, policy, policy_file)
-            placed = RecomputePolicy(shape or policy.batch, policy.placement, policy.preserve_rng_state)
+            placed = replace(policy, batch=shape or policy.batch, measured=None)
             answer = _beside_plain(runner, config, inspection, placed, num_blocks)
     finally:
         runner.close()

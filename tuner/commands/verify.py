@@ -33,7 +33,7 @@ def verify_command(search_file: Path, policy_file: Path, *, as_json: bool) -> in
         inspection = runner.inspect(assemble.inspection_spec(config))
         refuse_other_model(inspection.shape, policy, policy_file)
         cap_bytes = assemble.memory_cap_bytes(config, inspection)
-        make_spec = assemble.spec_maker(config, cap_bytes=cap_bytes, reference=None)
+        make_spec = assemble.spec_maker(config, inspection, cap_bytes=cap_bytes, reference=None)
         result = run_single_trial(runner, make_spec(0, policy))
     finally:
         runner.close()

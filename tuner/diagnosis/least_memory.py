@@ -73,4 +73,4 @@ def _least_uniform(
 def _every_block(choices: SearchChoices, shape: BatchShape) -> RecomputePolicy:
     placements = uniform_placements(choices)
     placement = placements.get(BLOCK, next(reversed(placements.values())))
-    return RecomputePolicy(shape, placement, choices.rng_choices[0]).canonical()
+    return choices.policy(shape, placement)

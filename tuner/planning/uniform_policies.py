@@ -16,9 +16,7 @@ def uniform_policies(choices: SearchChoices) -> dict[str, tuple[RecomputePolicy,
     for size in sizes:
         placements[f"{SEGMENT}({size})"] = tuple(_in_segments(blocks, size) for blocks in choices.block_lists)
     return {
-        shown_action(action): tuple(
-            RecomputePolicy(batch, placement, choices.rng_choices[0]).canonical() for batch in choices.batches
-        )
+        shown_action(action): tuple(choices.policy(batch, placement) for batch in choices.batches)
         for action, placement in placements.items()
     }
 

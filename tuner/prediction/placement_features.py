@@ -16,6 +16,8 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 #: What regions that do not preserve the state of the random generators save, over all lists.
 RNG_OFF = "rng off"
+#: What blocks that stay whole after forward save of communication.
+RESHARD_OFF = "reshard off"
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class PlacementFeatures:
     @cached_property
     def labels(self) -> tuple[Label, ...]:
         labels = [label for index, of in enumerate(self._choices.block_lists) for label in _labels_of(index, of)]
+        if len(self._choices.reshard_choices) > 1:
+            labels.append(Label(None, RESHARD_OFF))
         if False in self._choices.rng_choices and True in self._choices.rng_choices:
             labels.append(Label(None, RNG_OFF))
         return tuple(labels)
@@ -76,6 +80,11 @@ class PlacementFeatures:
     def has_rng_label(self) -> bool:
         return bool(self.labels) and self.labels[-1].action == RNG_OFF
 
+    @property
+    def reshard_label(self) -> int | None:
+        """Position of the label of blocks that stay whole; None where a search does not try both."""
+        return next((index for index, label in enumerate(self.labels) if label.action == RESHARD_OFF), None)
+
     def of(self, policy: RecomputePolicy) -> ListFeatures:
         """Features of one policy, shape (num_labels,)."""
         by_path = {placement.blocks: placement for placement in policy.placement}
@@ -88,6 +97,8 @@ class PlacementFeatures:
                 tilts += of_list.tilts
         if self.has_rng_label and not policy.preserve_rng_state:
             shares[-1] = shares[:-1].sum()
+        if self.reshard_label is not None and policy.reshard_after_forward is False:
+            shares[self.reshard_label] = 1.0
         return ListFeatures(shares, tilts)
 
     def of_placement(self, list_index: int, placement: BlockListPlacement) -> ListFeatures:

@@ -205,7 +205,9 @@ class PlacementSolver:
     ) -> RecomputePolicy:
         placement = tuple(table.placement(row) for table, row in zip(self._tables, rows, strict=True))
         preserve = self._choices.rng_choices[0] if preserve_rng_state is None else preserve_rng_state
-        return RecomputePolicy(self._features.batches[batch_index], placement, preserve).canonical()
+        reshard = self._choices.reshard_choices[0]
+        batch = self._features.batches[batch_index]
+        return RecomputePolicy(batch, placement, preserve, reshard_after_forward=reshard).canonical()
 
     def policy(self, front: SolvedFront, batch_index: int, point: int) -> RecomputePolicy:
         """The canonical policy at a point of a solved front."""

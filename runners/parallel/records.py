@@ -1,0 +1,73 @@
+"""What is said about ranks on the wire: where they meet, and what they sent each other. No torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from runners.record import Record
+
+Strategy = Literal["none", "ddp", "fsdp2"]
+
+
+class RankSpec(Record):
+    """The place of one process among the ranks of a trial.
+
+    Attributes:
+        address: Of the machine that the first rank runs on.
+        port: Free there when the ranks were told.
+        interface: Network interface by which this process is reached; None lets the backend choose.
+    """
+
+    rank: int
+    size: int
+    address: str
+    port: int
+    interface: str | None = None
+
+
+class WaitingPlace(Record):
+    """Where a rank stood when its trial ran out of time.
+
+    Attributes:
+        place: File, line and function of the innermost Python frame, for people; None where the rank did not say.
+        waits: It waits for other ranks, or for what torch does.
+    """
+
+    place: str | None = None
+    waits: bool = False
+
+
+class CollectiveCount(Record):
+    """Collectives of one kind in one optimizer step, as one rank started them.
+
+    Attributes:
+        calls: How many were started.
+        bytes: Payload: of the gathered whole, of what is scattered before it is divided, of the tensor that is reduced
+            or sent. What a backend really moves for it depends on its algorithm.
+        calls_in_recompute: Those of ``calls`` that a rebuild started.
+        calls_added_by_recompute: Calls beyond those of the same step without a policy; negative where recompute saves
+            some; None where that step could not be run.
+        bytes_added_by_recompute: As ``calls_added_by_recompute``, in bytes.
+    """
+
+    calls: int = 0
+    bytes: int = 0
+    calls_in_recompute: int = 0
+    calls_added_by_recompute: int | None = None
+    bytes_added_by_recompute: int | None = None
+
+
+class Communication(Record):
+    """What the ranks of a trial sent each other in one optimizer step.
+
+    Attributes:
+        other: Broadcasts of buffers, barriers and whatever else the model itself starts.
+        gradient_reductions: Micro-batches of the step whose backward reduced gradients over the ranks: 1, the last,
+            however many are accumulated.
+    """
+
+    all_gather: CollectiveCount = CollectiveCount()
+    reduce_scatter: CollectiveCount = CollectiveCount()
+    all_reduce: CollectiveCount = CollectiveCount()
+    other: CollectiveCount = CollectiveCount()
+    gradient_reductions: int = 1
