@@ -195,7 +195,7 @@ def _compiled_ranks(config: SearchConfig) -> Iterator[Contradiction]:
         path: KeyPath = ("runner", "strategy")
         other: KeyPath = ("model", "compile")
         text = (
-            f"{dotted(path)} is {config.runner.strategy}, but {dotted(other)} is {config.model.compile}; compiled models "
-            "are measured on one rank; set one of the two to none or null"
+            f"{dotted(path)} is {config.runner.strategy}, but {dotted(other)} is {config.model.compile}, which is "
+            f"measured in one process; allowed together: {path[-1]} none, or {other[-1]} null; change one of the two"
         )
         yield Contradiction(path, other, text)

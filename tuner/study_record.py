@@ -51,9 +51,8 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -
 def _goal(search: Mapping[str, Any], environment: Mapping[str, Any], model: ModelRecord) -> dict[str, Any]:
     goal = {section: search.get(section) for section in _GOAL_SECTIONS}
     runner = search.get("runner", {})
-    goal["runner"] = {key: runner.get(key) for key in _GOAL_RUNNER_KEYS}
-    if runner.get("strategy") == "fsdp2":
-        goal["runner"]["reshard_after_forward"] = runner.get("reshard_after_forward")
+    keys = (*_GOAL_RUNNER_KEYS, "reshard_after_forward") if runner.get("strategy") == "fsdp2" else _GOAL_RUNNER_KEYS
+    goal["runner"] = {key: runner.get(key) for key in keys}
     goal["found"] = _found(environment, model)
     return goal
 
