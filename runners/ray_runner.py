@@ -180,8 +180,7 @@ class RayRunner:
     def _look(self) -> None:
         """Sees what the cluster has now, which takes long where there are many nodes."""
         nodes = self._nodes()
-        shares = self._options.num_ranks or 1
-        slots = num_slots(nodes, self._resources) // shares
+        slots = self._num_slots(nodes)
         if slots < 1:
             self._capacity = 0
         elif self._share is None:
@@ -191,8 +190,14 @@ class RayRunner:
             self._end_idle_beyond(share)
             own = len(self._in_flight) + len(self._idle)
             # One at least: where all is taken, the next trial waits for what others give back.
-            self._capacity = max(1, min(share, own + num_free_slots(nodes, self._resources) // shares))
+            self._capacity = max(1, min(share, own + self._num_free_slots(nodes)))
         self._looked_at = time.monotonic()
+
+    def _num_slots(self, nodes: Sequence[Mapping[str, Any]]) -> int:
+        return num_slots(nodes, self._resources) // (self._options.num_ranks or 1)
+
+    def _num_free_slots(self, nodes: Sequence[Mapping[str, Any]]) -> int:
+        return num_free_slots(nodes, self._resources) // (self._options.num_ranks or 1)
 
     def _end_idle_beyond(self, share: int) -> None:
         """Gives devices back that are another study's share now."""
@@ -402,7 +407,13 @@ class RayRunner:
                 introduction: dict[str, str] = ray.get(answer, timeout=_AGENT_TIMEOUT_S)
                 return introduction
             except ray.exceptions.GetTimeoutError as error:
-                if self._share is not None and self._share.num_trials(num_slots(alive_nodes(), self._resources) // (self._options.num_ranks or 1)) >= 1:
+                if (
+                    self._share is not None
+                    and self._share.num_trials(
+                        num_slots(alive_nodes(), self._resources) // (self._options.num_ranks or 1)
+                    )
+                    >= 1
+                ):
                     logger.info("waiting for %s: all of it is in use on the cluster", self._amounts())
                     continue
                 ray.kill(agent)

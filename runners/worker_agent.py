@@ -81,7 +81,7 @@ class WorkerAgent:
         except WorkerDiedError as error:
             answer = {"runner_error": f"{error} while the model was built or run", "detail": error.detail}
         if answer.get("unclean_reason") is not None:
-            self._end_worker()
+            self.end_worker()
         return json.dumps(answer)
 
     def run(self, spec_json: str) -> str:

@@ -52,7 +52,6 @@ def _problems(detail: ErrorDetails) -> Iterator[ConfigProblem]:
         return  # Every entry is wrong, and each has said so.
     elif kind == "value_error":
         yield ConfigProblem(path, f"{dotted(path)} {detail['ctx']['error']}")
-        yield ConfigProblem(path, f"{dotted(path)} {text}")
     else:
         text = f"is {_shown(detail['input'])}; allowed: {allowed_at(path)}{_advice(detail, path)}"
         yield ConfigProblem(path, f"{dotted(path) or 'the file'} {text}")

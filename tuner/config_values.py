@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, PlainSerializer, Tag, ValidationInfo
-from pydantic_core import PydanticCustomError
 
 from search_spaces.yaml_words import quoted
 from tuner.config_duration import parse_duration
@@ -21,8 +20,6 @@ from tuner.config_names import (
 )
 from tuner.config_url import check_study_store, check_tracking_store
 from tuner.memory_size import parse_memory_size
-
-
 
 #: Marks the tags of unions among the parts of a path: no key of a YAML file can begin with it.
 TAG_MARK = "\0"

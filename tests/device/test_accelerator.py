@@ -71,6 +71,9 @@ class AcceleratorContract(DeviceContract):  # type: ignore[misc]  # loaded from 
             def static_bytes(self) -> dict[str, int]:
                 return {"parameters": 0, "buffers": 0, "optimizer_states": 0}
 
+            def gradient_bucket_bytes(self) -> int:
+                return 0
+
         peak = device.measure_peak(Step(), live_bytes_before_trial=0)
         assert peak.reserved_bytes is not None
         assert peak.capped_bytes == peak.reserved_bytes >= peak.allocated_bytes
