@@ -53,6 +53,9 @@ def test_a_workload_is_what_the_file_says(tmp_path: Path) -> None:
         "base_dir": str(tmp_path),
         "device": "cpu",
         "seed": 7,
+        "compile": None,
+        "strategy": "none",
+        "sharded_lists": (),
     }
 
 
