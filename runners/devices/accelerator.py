@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
 from runners.devices.base import MeasuredStep, PeakMemory
+from runners.devices.device_clock import DeviceClock
 from runners.devices.device_memory import DeviceMemory
 from runners.devices.peak_flops import peak_flops_per_second
 
@@ -25,6 +27,7 @@ class AcceleratorDevice:
         self.torch_device = torch.device(kind, torch.accelerator.current_device_index())
         self._backend = torch.get_device_module(kind)
         self._memory = DeviceMemory(self.torch_device)
+        self._clock = DeviceClock(self.torch_device)
 
     def describe(self) -> str:
         name = getattr(self._backend, "get_device_name", None)
@@ -37,15 +40,13 @@ class AcceleratorDevice:
         return peak_flops_per_second(self.describe(), compute_type)
 
     def synchronize(self) -> None:
-        torch.accelerator.synchronize()
+        self._clock.synchronize()
 
-    def mark(self) -> torch.Event:
-        event = torch.Event(self.torch_device, enable_timing=True)
-        event.record()
-        return event
+    def mark(self) -> Any:
+        return self._clock.mark()
 
-    def elapsed_s(self, start: torch.Event, end: torch.Event) -> float:
-        return float(start.elapsed_time(end)) / 1000.0
+    def elapsed_s(self, start: Any, end: Any) -> float:
+        return self._clock.elapsed_s(start, end)
 
     def live_bytes(self) -> int:
         gc.collect()

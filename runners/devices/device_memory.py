@@ -28,6 +28,10 @@ class DeviceMemory:
         self._peak_reserved = self._function("max_memory_reserved")
         self._reset_peak = self._function("reset_peak_memory_stats")
         self._empty_cache = self._function("empty_cache")
+        try:
+            self.allocated_bytes()
+        except RuntimeError as error:
+            raise self._unknown("figures of memory") from error
 
     def allocated_bytes(self) -> int:
         """Bytes in live tensors now."""
@@ -77,7 +81,10 @@ class DeviceMemory:
             function: Callable[[], Any] | None = getattr(interface, name, None)
             if function is not None:
                 return function
-        raise WorkloadError(
+        raise self._unknown(name)
+
+    def _unknown(self, what: str) -> WorkloadError:
+        return WorkloadError(
             f"runner.device is {self._device.type}, but neither torch.{self._device.type} nor torch.accelerator of "
-            f"torch {torch.__version__} has {name}; a newer torch or backend is needed to measure memory there"
+            f"torch {torch.__version__} has {what} for it; a newer torch or backend is needed to measure memory there"
         )

@@ -86,25 +86,24 @@ class JobClient:
         deadline = time.monotonic() + _SUBMIT_PATIENCE_S
         while True:
             try:
-                name = self._client.submit_job(
-                    entrypoint=entrypoint,
-                    submission_id=f"{study}-{number + 1}" if study.isascii() else None,
-                    metadata={_STUDY: study},
-                    runtime_env={"working_dir": str(folder), "env_vars": variables},
-                )
-                return _study_job(self._client.get_job_info(name))
-            except RuntimeError as error:
+                with self._answering():
+                    name = self._client.submit_job(
+                        entrypoint=entrypoint,
+                        submission_id=f"{study}-{number + 1}" if study.isascii() else None,
+                        metadata={_STUDY: study},
+                        runtime_env={"working_dir": str(folder), "env_vars": variables},
+                    )
+                    return _study_job(self._client.get_job_info(name))
+            except ServiceError:
                 # A cluster that has just come up has a server already and nobody yet who takes a job.
                 if time.monotonic() >= deadline:
-                    raise self._refusal(error) from error
+                    raise
                 time.sleep(1)
 
     def jobs(self) -> list[StudyJob]:
         """All drivers that the cluster remembers, the newest first."""
-        try:
+        with self._answering():
             found = self._client.list_jobs()
-        except RuntimeError as error:
-            raise self._refusal(error) from error
         jobs = [details for details in found if _STUDY in (details.metadata or {})]
         jobs.sort(key=lambda details: details.start_time or 0, reverse=True)
         return [_study_job(details) for details in jobs]
@@ -126,8 +125,9 @@ class JobClient:
 
     def log(self, job: StudyJob) -> str:
         """All that the driver has printed."""
-        text: str = self._client.get_job_logs(job.job)
-        return text
+        with self._answering():
+            text: str = self._client.get_job_logs(job.job)
+            return text
 
     def follow_log(self, job: StudyJob) -> Iterator[str]:
         """What the driver has printed and prints, in pieces, until it ends."""
@@ -145,13 +145,20 @@ class JobClient:
 
     def stop(self, job: StudyJob) -> None:
         """Asks the driver to stop as Ctrl-C would: it keeps what was measured. Returns at once."""
-        self._client.stop_job(job.job)
+        with self._answering():
+            self._client.stop_job(job.job)
 
-    def _refusal(self, error: RuntimeError) -> ServiceError:
-        text = " ".join(str(error).split())[:200]
-        return ServiceError(
-            f"the job server at {self._address} refuses ({text}); look at the cluster with `ray status` and try again"
-        )
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Turns what goes wrong with the server within the context into `ServiceError`."""
+        try:
+            yield
+        except (OSError, RuntimeError) as error:  # what requests raises is an OSError
+            text = " ".join(str(error).split())[:200]
+            raise ServiceError(
+                f"the job server at {self._address} does not do it ({text}); look at the cluster with `ray status` and "
+                "try again"
+            ) from error
 
     def _connect(self) -> JobSubmissionClient:
         from ray.exceptions import AuthenticationError
@@ -168,7 +175,7 @@ class JobClient:
                 f"--address is {self._address}, and the cluster there asks for a token; set RAY_AUTH_MODE=token, and "
                 "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's token"
             ) from error
-        except (OSError, RuntimeError) as error:  # what requests raises is an OSError
+        except (OSError, RuntimeError) as error:
             text = " ".join(str(error).split())[:200]
             raise ServiceError(
                 f"--address is {self._address}, but no job server answers there ({text}); start the cluster with "

@@ -70,25 +70,33 @@ def free_port() -> int:
         return int(opened.getsockname()[1])
 
 
+def is_open(port: int) -> bool:
+    with socket.socket() as trial:
+        return trial.connect_ex(("127.0.0.1", port)) == 0
+
+
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Environment of `tune` beside a cluster with a job server; its address is in there, too."""
     folder = tmp_path_factory.mktemp("c")
-    port = free_port()
+    port, agent_port = free_port(), free_port()
     environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64, "RAY_worker_niceness": "0"}
     command = [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus", "1"),
         *("--port", str(free_port()), "--dashboard-port", str(port), "--node-ip-address", "127.0.0.1"),
         *("--temp-dir", str(folder), "--object-store-memory", "100000000"),
+        *("--dashboard-agent-listen-port", str(agent_port)),
     ]
     cluster = subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
     try:
-        deadline = time.monotonic() + 90
-        while socket.socket().connect_ex(("127.0.0.1", port)) != 0:
-            assert time.monotonic() < deadline, "the cluster did not come up"
-            time.sleep(0.5)
+        deadline = time.monotonic() + 150
+        # Whoever takes jobs comes up after the server that hands them on.
+        for awaited in (port, agent_port):
+            while not is_open(awaited):
+                assert time.monotonic() < deadline, "the cluster did not come up"
+                time.sleep(0.5)
         yield {**environment, "SERVICE": f"http://127.0.0.1:{port}"}
     finally:
         cluster.terminate()
