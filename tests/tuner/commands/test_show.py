@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from simulation import failure, results_of
+from simulation import failure, results_of, run, write_search
 
 from runners.trial import TrialStatus
 from tuner.results import StudyResults
@@ -80,3 +80,18 @@ def test_a_folder_where_a_file_should_be(tune: Tune, runs: Path) -> None:
     result = tune("show", "simulated", "--output-dir", runs)
     assert (result.exit_code, result.stdout) == (2, "")
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_study_of_another_machine_is_read_from_where_it_was_tracked(tune: Tune, tmp_path: Path) -> None:
+    folder = tmp_path / "there"
+    folder.mkdir()
+    outcome = run(write_search(folder))
+    uri = f"sqlite:///{folder / 'runs' / 'mlflow.db'}"
+    elsewhere = tmp_path / "here"
+    shown = tune("show", "simulated", "--uri", uri, "--output-dir", elsewhere, "--json")
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    assert shown.stdout == outcome.results.to_json()
+    exported = tune("export", "simulated", "--format", "policy", "--uri", uri, "--output-dir", elsewhere)
+    assert exported.exit_code == 0
+    assert exported.stdout == (folder / "runs/simulated/policy.yaml").read_text()
+    assert not elsewhere.exists()
