@@ -30,8 +30,12 @@ class StudyChangedError(UserError):
     """The search file no longer describes the study to be resumed; the lines say what changed."""
 
 
-def refuse_wrong_beginning(folder: StudyFolder, study: str, *, resume: bool) -> None:
+def refuse_wrong_beginning(folder: StudyFolder, study: str, *, resume: bool, has_shared_storage: bool) -> None:
     """Says whether a study of this name can begin, or go on, in the folder.
+
+    Args:
+        has_shared_storage: Trials are kept where other machines reach them, so that a study goes on without its folder,
+            say after the node of its driver was lost.
 
     Raises:
         StudyExistsError: There is such a study already, or there is none to resume.
@@ -41,7 +45,7 @@ def refuse_wrong_beginning(folder: StudyFolder, study: str, *, resume: bool) -> 
             f"study {study} is in {folder.path} already; continue it with --resume, or give this search another "
             "name with `study:`"
         )
-    if resume and not folder.exists():
+    if resume and not folder.exists() and not has_shared_storage:
         raise StudyExistsError(f"there is no study {study} in {folder.path.parent} to resume; run without --resume")
 
 
@@ -50,6 +54,13 @@ def another_study(study: str, storage: StudyStorage) -> StudyExistsError:
     return StudyExistsError(
         f"study {study}: {storage.shown} holds trials of a study of this name already; continue it with --resume in "
         "its own folder, or give this search another name with `study:`"
+    )
+
+
+def nothing_to_resume(study: str, folder: StudyFolder, storage: StudyStorage) -> StudyExistsError:
+    """What is said where neither the folder nor a shared storage has the study."""
+    return StudyExistsError(
+        f"there is no study {study} in {folder.path.parent} nor in {storage.where} to resume; run without --resume"
     )
 
 

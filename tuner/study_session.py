@@ -26,7 +26,7 @@ from tuner import assemble
 from tuner.config import SearchConfig
 from tuner.config_file import resolved_yaml
 from tuner.diagnosis.study_unit_costs import measure_unit_costs
-from tuner.earlier_sessions import EarlierSessions, another_study, refuse_wrong_beginning
+from tuner.earlier_sessions import EarlierSessions, another_study, nothing_to_resume, refuse_wrong_beginning
 from tuner.export.policy import policy_yaml
 from tuner.forecast import Forecast, describe_dry_run, make_forecast
 from tuner.interrupts import Interrupts
@@ -37,7 +37,7 @@ from tuner.playoff import choose_entrants, run_playoff
 from tuner.recording import MlflowListener
 from tuner.report import front_html, report_html
 from tuner.results import LOST_STATUSES, ResultsError, ResultsLedger, StudyResults, StudyStatus, read_results
-from tuner.sampling.policy_study import PolicyStudy, open_policy_study
+from tuner.sampling.policy_study import PolicyStudy, has_policy_study, open_policy_study
 from tuner.sampling.registry import FALLBACK, MODEL_GUIDED, Guide, make_sampler
 from tuner.sampling.tried_policies import TriedPolicies
 from tuner.search import Search, SearchListener
@@ -102,14 +102,14 @@ def run_study(
     interrupts = interrupts or Interrupts()
     with interrupts.handled():
         folder.raise_if_busy()
-        refuse_wrong_beginning(folder, config.study, resume=resume)
+        refuse_wrong_beginning(folder, config.study, resume=resume, has_shared_storage=config.storage is not None)
         # The model and the cluster are tried before anything is written: a refused search leaves no folder behind.
         logger.info("%s", runner.describe())
         inspection = with_known_keep_sets(runner.inspect(assemble.inspection_spec(config)), folder.results_file)
         session = _Session(config, runner, folder, inspection, interrupts)
         with folder.locked():
             # Another driver may have begun it meanwhile, and may even be through.
-            refuse_wrong_beginning(folder, config.study, resume=resume)
+            refuse_wrong_beginning(folder, config.study, resume=resume, has_shared_storage=config.storage is not None)
             return session.run(make_progress, resume=resume)
 
 
@@ -303,6 +303,8 @@ class _Session:
                 patience=self._storage.patience(self._interrupts.sleep),
             )
 
+        if not is_new and not self._folder.exists() and not has_policy_study(self._config.study, self._storage.url):
+            raise nothing_to_resume(self._config.study, self._folder, self._storage)
         study = self._open_new(open_study) if is_new else open_study()
         try:
             self._join(study)

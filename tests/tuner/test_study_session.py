@@ -352,6 +352,29 @@ def test_there_must_be_something_to_resume(write_search: WriteSearch, tmp_path: 
     assert not study_folder(tmp_path).exists()
 
 
+def test_a_study_goes_on_on_another_node_where_its_storage_is_shared(write_search: WriteSearch, tmp_path: Path) -> None:
+    """The node of the driver is lost, and the study's folder with it."""
+    shared = {"storage": f"sqlite:///{tmp_path / 'shared.db'}", "tracking": {"uri": f"sqlite:///{tmp_path / 'ml.db'}"}}
+    here, there = str(tmp_path / "here"), str(tmp_path / "there")
+    first = run(write_search(**shared, output_dir=here, search__num_trials=3)).results
+    shutil.rmtree(here)
+    resumed = run(write_search(**shared, output_dir=there, search__num_trials=5), resume=True).results
+    assert (resumed.status, len(resumed.trials)) == ("finished", 5)
+    assert [t.policy_key for t in resumed.trials[:3]] == [t.policy_key for t in first.trials]
+    assert [t.started_at for t in resumed.trials[:3]] == [t.started_at for t in first.trials]
+    assert [t.number for t in resumed.trials if t.is_baseline] == [0]
+    assert (Path(there) / "simulated/policy.yaml").exists()
+
+
+def test_a_shared_storage_must_hold_the_study_that_is_resumed(write_search: WriteSearch, tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path / 'shared.db'}"
+    with pytest.raises(
+        StudyExistsError, match=r"no study simulated in .* nor in .*shared\.db.* to resume; run without"
+    ):
+        run(write_search(storage=storage), resume=True)
+    run(write_search(storage=storage, search__num_trials=1))  # The name is free still.
+
+
 def test_another_driver_that_was_faster_is_noticed(write_search: WriteSearch) -> None:
     """Both saw no study; by the time this one has looked at the model, the other one is through."""
     file = write_search(search__num_trials=1)

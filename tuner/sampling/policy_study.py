@@ -230,6 +230,11 @@ def _interrupted(trial_number: int, policy: RecomputePolicy) -> TrialResult:
     return TrialResult(trial_number=trial_number, policy=policy, status=TrialStatus.CANCELLED, reason=reason)
 
 
+def has_policy_study(name: str, storage: str) -> bool:
+    """Whether the storage at this address has a study of this name."""
+    return name in optuna.get_all_study_names(storage=storage)
+
+
 def open_policy_study(
     name: str,
     *,
