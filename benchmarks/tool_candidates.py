@@ -1,0 +1,165 @@
+"""What exists beside this project for trading memory against time, each put on a fresh model by its own means."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from runners.apply_policy import apply_policy
+from search_spaces.policy import RecomputePolicy
+
+PLAIN, OURS = "no recompute", "recompute-tuner"
+#: Shares of the compiler's memory budget that are tried.
+BUDGETS = (1.0, 0.75, 0.5, 0.25, 0.1, 0.0)
+_ATEN = torch.ops.aten
+_MATMULS = frozenset({_ATEN.mm.default, _ATEN.addmm.default, _ATEN.bmm.default, _ATEN.baddbmm.default})
+_ATTENTION = frozenset(
+    {
+        _ATEN._scaled_dot_product_flash_attention.default,
+        _ATEN._scaled_dot_product_flash_attention_for_cpu.default,
+        _ATEN._scaled_dot_product_efficient_attention.default,
+        _ATEN._scaled_dot_product_cudnn_attention.default,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One setting of one tool.
+
+    Attributes:
+        put_on: Changes a fresh model in place.
+        compiling: Entered for the first step, in which the compiler reads its settings.
+        search_time_s: What finding the setting took; None where a person picks it.
+    """
+
+    tool: str
+    setting: str
+    micro_batch_size: int
+    put_on: Callable[[nn.Module], object]
+    compiling: Callable[[], AbstractContextManager[object]] = nullcontext
+    search_time_s: float | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.tool}: {self.setting} @{self.micro_batch_size}"
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """A tool that gave nothing to measure, and why."""
+
+    tool: str
+    reason: str
+
+
+def existing_tools(blocks: str, micro_batch_sizes: Sequence[int], *, with_compiler: bool) -> Iterator[Candidate]:
+    """Everything that needs no search; micro-batch sizes descending, the first one the whole batch."""
+    whole = micro_batch_sizes[0]
+    for size in micro_batch_sizes:
+        yield Candidate(PLAIN, "micro-batch alone", size, lambda _: None)
+    for size in micro_batch_sizes:
+        yield Candidate("every block", "checkpoint", size, functools.partial(_recompute, blocks, 1, None))
+        yield Candidate("every second block", "checkpoint", size, functools.partial(_recompute, blocks, 2, None))
+    for setting, keeps in (
+        ("keep matmuls and attention", functools.partial(_Keeping, _MATMULS | _ATTENTION)),
+        ("keep every second matmul", functools.partial(_Keeping, _MATMULS | _ATTENTION, every=2)),
+        ("keep attention alone", functools.partial(_Keeping, _ATTENTION)),
+    ):
+        yield Candidate("operator presets", setting, whole, functools.partial(_recompute, blocks, 1, keeps))
+    if not with_compiler:
+        return
+    for budget in BUDGETS:
+        compiling = functools.partial(_budget, budget)
+        yield Candidate("torch.compile, blocks", f"budget {budget:g}", whole, _compile_blocks(blocks), compiling)
+        yield Candidate("torch.compile, model", f"budget {budget:g}", whole, _compile_model, compiling)
+
+
+def our_candidate(policy: RecomputePolicy, search_time_s: float | None) -> Candidate:
+    """A policy as it would be put on in training."""
+
+    def put_on(model: nn.Module) -> None:
+        apply_policy(model, policy)
+
+    return Candidate(OURS, policy.summary(), policy.batch.micro_batch_size, put_on, search_time_s=search_time_s)
+
+
+def unusable_tools() -> list[NotRun]:
+    """Searching tools that do not run here as they are released, each with the first line of what it said."""
+    attempts: tuple[tuple[str, str], ...] = (
+        ("Rockmate", "rockmate"),
+        ("AutoSAC", "torch.distributed._tools.sac_ilp"),
+    )
+    found = []
+    for tool, module in attempts:
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # noqa: BLE001  # whatever a tool of others does on import is what is told
+            found.append(NotRun(tool, _first_line(error)))
+    if not any(each.tool == "AutoSAC" for each in found) and not torch.cuda.is_available():
+        found.append(NotRun("AutoSAC", "its estimators time operators on a CUDA device, and there is none"))
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"
+
+
+class _Keeping:
+    """Which operators' outputs are kept, counted anew in each pass."""
+
+    def __init__(self, operators: frozenset[Any], every: int = 1) -> None:
+        self._operators = operators
+        self._every = every
+        self._counts = {False: 0, True: 0}
+
+    def __call__(self, context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        if operator not in self._operators:
+            return CheckpointPolicy.PREFER_RECOMPUTE
+        self._counts[context.is_recompute] += 1
+        is_kept = self._counts[context.is_recompute] % self._every == 0
+        return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _recompute(blocks: str, every: int, keeps: Callable[[], _Keeping] | None, model: nn.Module) -> None:
+    for index, block in enumerate(_blocks(model, blocks)):
+        if index % every == 0:
+            block.forward = functools.partial(_checkpointed, block.forward, keeps)
+
+
+def _checkpointed(forward: Callable[..., Any], keeps: Callable[[], _Keeping] | None, *args: Any) -> Any:
+    if keeps is None:
+        return checkpoint(forward, *args, use_reentrant=False)
+    contexts = functools.partial(create_selective_checkpoint_contexts, keeps())
+    return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts)
+
+
+def _compile_blocks(blocks: str) -> Callable[[nn.Module], None]:
+    def put_on(model: nn.Module) -> None:
+        for block in _blocks(model, blocks):
+            block.compile(dynamic=False)
+
+    return put_on
+
+
+def _compile_model(model: nn.Module) -> None:
+    model.compile(dynamic=False)
+
+
+def _budget(budget: float) -> AbstractContextManager[object]:
+    import torch._functorch.config as config
+
+    patched: AbstractContextManager[object] = config.patch(activation_memory_budget=budget)
+    return patched
+
+
+def _blocks(model: nn.Module, path: str) -> list[nn.Module]:
+    return list(model.get_submodule(path).children())

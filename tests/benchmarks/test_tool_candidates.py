@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from tool_candidates import Candidate, existing_tools
+
+from runners.measure.flops import count_flops
+from runners.workloads.gpt import GPT, gpt
+
+
+def small_gpt() -> GPT:
+    torch.manual_seed(0)
+    return gpt(n_layer=4, n_embd=16, n_head=2, vocab_size=32, max_sequence_length=16)
+
+
+def flops_and_gradients(model: GPT, batch: dict[str, torch.Tensor]) -> tuple[int, list[torch.Tensor]]:
+    torch.manual_seed(2)
+    flops = count_flops(lambda: model(**batch).backward())
+    return flops, [p.grad for p in model.parameters() if p.grad is not None]
+
+
+CANDIDATES = [each for each in existing_tools("blocks", (2,), with_compiler=False)]
+
+
+@pytest.mark.parametrize("candidate", CANDIDATES, ids=lambda each: each.name)
+def test_each_way_trains_as_the_plain_model_does(candidate: Candidate) -> None:
+    plain, placed = small_gpt(), small_gpt()
+    batch = plain.example_batch(2, 8)
+    candidate.put_on(placed)
+    _, expected = flops_and_gradients(plain, batch)
+    _, gradients = flops_and_gradients(placed, batch)
+    assert all(map(torch.equal, gradients, expected))
+
+
+def test_what_is_kept_is_not_run_again() -> None:
+    flops = {}
+    for candidate in CANDIDATES:
+        model = small_gpt()
+        batch = model.example_batch(2, 8)
+        candidate.put_on(model)
+        flops[candidate.setting if "keep" in candidate.setting else candidate.tool], _ = flops_and_gradients(
+            model, batch
+        )
+    plain = flops["no recompute"]
+    assert flops["keep matmuls and attention"] == plain
+    assert plain < flops["every second block"] < flops["every block"]
+    assert plain < flops["keep every second matmul"] < flops["keep attention alone"] < flops["every block"]
