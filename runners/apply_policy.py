@@ -120,7 +120,8 @@ def apply_policy(
         for replacement in _replacements(model, placement, policy, observer, line):
             _add_once(regions, replacement)
     if policy.compile == COMPILE_MODEL:
-        _add_once(regions, _Replacement(model, "forward", CompiledCall(model.forward), type(model).__name__))
+        whole = CompiledCall(model.forward, policy.compile_memory_budget)
+        _add_once(regions, _Replacement(model, "forward", whole, type(model).__name__))
     make_region = partial(Region, preserve_rng_state=policy.preserve_rng_state, observer=observer)
     inner = [each for placement in policy.placement for each in _inner_replacements(model, placement, make_region)]
     applied = AppliedPolicy()

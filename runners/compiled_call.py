@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._functorch import config as functorch_config
 
 
 class CompiledCall:
@@ -15,11 +16,15 @@ class CompiledCall:
 
     Compiled code holds for one shape of its arguments (``dynamic=False``): a step at a micro-batch size or sequence
     length of its own gets code of its own, as in training at that size alone.
+
+    Args:
+        memory_budget: Share of the activations that the compiler may keep; None leaves it at its default.
     """
 
-    def __init__(self, original: Callable[..., Any]) -> None:
+    def __init__(self, original: Callable[..., Any], memory_budget: float | None = None) -> None:
         functools.update_wrapper(self, original)
         self.original = original
+        self._memory_budget = memory_budget
         self._compiled: Callable[..., Any] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -27,11 +32,15 @@ class CompiledCall:
             return self.original(*args, **kwargs)  # Whatever holds this block is being compiled with it.
         if self._compiled is None:
             self._compiled = torch.compile(self.original, dynamic=False)
-        return self._compiled(*args, **kwargs)
+        if self._memory_budget is None:
+            return self._compiled(*args, **kwargs)
+        # Read when a shape is compiled, which any call may do.
+        with functorch_config.patch(activation_memory_budget=self._memory_budget):
+            return self._compiled(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledCall:
         """Bound to the copied module; compiled code stays with the module it was made for."""
-        copied = CompiledCall(copy.deepcopy(self.original, memo))
+        copied = CompiledCall(copy.deepcopy(self.original, memo), self._memory_budget)
         memo[id(self)] = copied
         return copied
 

@@ -57,6 +57,7 @@ class WorkloadSpec(Record):
         shorter_sequence_lengths: The others, ascending; steps take turns at all lengths.
         compile: What `torch.compile` is applied to in trials and playoffs, as in a policy; None runs the model as it
             is. Dry runs, diagnoses and timelines are of the model as it is either way.
+        compile_memory_budget: As in a policy.
         device: ``auto``, ``cpu``, ``cuda`` or ``npu``.
         strategy: How the ranks of a trial train together. What is no trial (a dry run, a diagnosis) runs in one
             process, as if it were ``none``.
@@ -68,6 +69,7 @@ class WorkloadSpec(Record):
     dtype: str = "float32"
     autocast: str | None = None
     compile: str | None = None
+    compile_memory_budget: float | None = None
     batch_factory: str | None = None
     sequence_length: int | None = None
     shorter_sequence_lengths: tuple[int, ...] = ()
@@ -86,7 +88,7 @@ class WorkloadSpec(Record):
 
     def as_run(self, policy: RecomputePolicy) -> RecomputePolicy:
         """The policy as trials and playoffs run it: compiled as the workload is."""
-        return replace(policy, compile=self.compile)
+        return replace(policy, compile=self.compile, compile_memory_budget=self.compile_memory_budget)
 
 
 class InspectionSpec(Record):

@@ -210,6 +210,18 @@ def _is_shorter_neighbour(cell: Region, before: Region) -> bool:
     return cell.action in (BLOCK, SEGMENT) and cell.num_blocks < before.num_blocks and cell.first == before.last + 1
 
 
+def _check_budget(budget: object, compiled: str | None) -> None:
+    if budget is None:
+        return
+    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 <= budget <= 1:
+        raise PolicyError(f"compile_memory_budget is {budget!r}; a number from 0 to 1 is allowed")
+    if compiled != COMPILE_MODEL:
+        raise PolicyError(
+            f"compile_memory_budget is {budget!r}, but compile is {compiled or 'left out'}; it goes with compile "
+            f"{COMPILE_MODEL} only"
+        )
+
+
 def _refuse_uncompilable(placement: BlockListPlacement) -> None:
     for region in placement.regions:
         reason = why_not_compiled(region.action, placement.unit_paths)
@@ -230,6 +242,8 @@ class RecomputePolicy:
             ``model`` the whole model; None runs the model as it is.
         reshard_after_forward: What blocks that ``fully_shard`` divides do after forward: False keeps them whole until
             backward, None is torch's own way, which frees them and gathers them again. True says the same as None.
+        compile_memory_budget: Share of the activations that the compiler may keep, 0 to 1; it rebuilds the rest within
+            its own code. Only where the whole model is compiled; None leaves it at the compiler's default.
         measured: What a study wrote beside the policy; it is carried along and takes no part in equality.
     """
 
@@ -239,6 +253,7 @@ class RecomputePolicy:
     measured: Mapping[str, Any] | None = field(default=None, compare=False, hash=False)
     compile: str | None = None
     reshard_after_forward: bool | None = None
+    compile_memory_budget: float | None = None
 
     def __post_init__(self) -> None:
         paths = [placement.blocks for placement in self.placement]
@@ -252,6 +267,7 @@ class RecomputePolicy:
             raise PolicyError(f"compile is {self.compile!r}; {' or '.join(COMPILE_MODES)} is allowed, or leave it out")
         if self.compile == COMPILE_BLOCKS and not self.placement:
             raise PolicyError("compile is blocks, but placement names no list of blocks; name each that is compiled")
+        _check_budget(self.compile_memory_budget, self.compile)
         for placement in self.placement if self.compile is not None else ():
             _refuse_uncompilable(placement)
 
@@ -266,6 +282,7 @@ class RecomputePolicy:
             self.preserve_rng_state if recomputes else True,
             compile=self.compile,
             reshard_after_forward=False if self.reshard_after_forward is False else None,
+            compile_memory_budget=self.compile_memory_budget,
         )
 
     @property
@@ -290,6 +307,8 @@ class RecomputePolicy:
                 parts.append(f"{placement.blocks}: {text}" if len(self.placement) > 1 else text)
         rng = "" if self.preserve_rng_state or not self.recomputes else " rng off"
         compiled = "" if self.compile is None else f" compiled {self.compile}"
+        if self.compile_memory_budget is not None:
+            compiled += f" budget {self.compile_memory_budget:g}"
         where = "; ".join(parts) or NONE
         reshard = " reshard off" if self.reshard_after_forward is False else ""
         batch = f"@{self.batch.micro_batch_size}x{self.batch.gradient_accumulation_steps}"
@@ -338,6 +357,8 @@ def policy_to_dict(policy: RecomputePolicy) -> dict[str, Any]:
     }
     if policy.compile is not None:
         data["compile"] = policy.compile
+    if policy.compile_memory_budget is not None:
+        data["compile_memory_budget"] = policy.compile_memory_budget
     if policy.measured is not None:
         data["measured"] = dict(policy.measured)
     return data
@@ -362,7 +383,7 @@ def policy_from_dict(data: object) -> RecomputePolicy:
         data,
         "policy",
         required=("schema_version", "batch", "placement"),
-        optional=("preserve_rng_state", "compile", "reshard_after_forward", "measured"),
+        optional=("preserve_rng_state", "compile", "reshard_after_forward", "compile_memory_budget", "measured"),
     )
     if root["schema_version"] != SCHEMA_VERSION or isinstance(root["schema_version"], bool):
         raise PolicyError(f"schema_version is {root['schema_version']!r}; this release reads version {SCHEMA_VERSION}")
@@ -387,7 +408,8 @@ def policy_from_dict(data: object) -> RecomputePolicy:
         _placement_from_dict(item, f"placement[{index}]")
         for index, item in enumerate(_sequence(root["placement"], "placement"))
     )
-    return RecomputePolicy(BatchShape(**batch), placement, preserve, measured, compiled, reshard)
+    budget = root.get("compile_memory_budget")
+    return RecomputePolicy(BatchShape(**batch), placement, preserve, measured, compiled, reshard, budget)
 
 
 def _placement_from_dict(data: object, where: str) -> BlockListPlacement:

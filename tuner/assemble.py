@@ -47,6 +47,7 @@ def workload_spec(config: SearchConfig, inspection: ModelInspection | None = Non
         dtype=config.model.dtype,
         autocast=config.model.autocast,
         compile=config.model.compile,
+        compile_memory_budget=config.model.compile_memory_budget,
         batch_factory=config.batch.factory,
         sequence_length=longest,
         shorter_sequence_lengths=tuple(shorter),

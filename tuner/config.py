@@ -98,6 +98,11 @@ class ModelSection(_Section):
         description="What torch.compile is applied to in trials, and by the exported policy in training: each block by "
         "itself, or the whole model; null measures the model as it is.",
     )
+    compile_memory_budget: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = Field(
+        default=None,
+        description="Share of the activations that the compiler may keep where the whole model is compiled; it "
+        "rebuilds the rest in its own code. null leaves it at the compiler's default.",
+    )
 
 
 class BatchSection(_Section):

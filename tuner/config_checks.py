@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from search_spaces.actions import SEGMENT, UNIT_JOINER, WHOLE_BLOCK_ACTIONS, units_of
+from search_spaces.policy import COMPILE_MODEL
 from search_spaces.yaml_nodes import KeyPath, dotted
 from search_spaces.yaml_words import quoted
 from tuner.config_names import FOUND_INNER_UNITS, FOUND_UNITS, RNG_OF_TARGET
@@ -43,6 +44,7 @@ def contradictions(config: SearchConfig) -> list[Contradiction]:
         *_unknown_units(config),
         *_segment_sizes(config),
         *_rng_of_target(config),
+        *_compile_memory_budget(config),
         *_step_counts(config),
         *_device_resources(config),
         *_resharding(config),
@@ -148,6 +150,19 @@ def _rng_of_target(config: SearchConfig) -> Iterator[Contradiction]:
     text = (
         f"{dotted(path)} is {str(preserve).lower()}, but {dotted(other)} {target} can say {own} only; "
         f"remove {path[-1]} or write {own}"
+    )
+    yield Contradiction(path, other, text)
+
+
+def _compile_memory_budget(config: SearchConfig) -> Iterator[Contradiction]:
+    budget, compiled = config.model.compile_memory_budget, config.model.compile
+    if budget is None or compiled == COMPILE_MODEL:
+        return
+    path: KeyPath = ("model", "compile_memory_budget")
+    other: KeyPath = ("model", "compile")
+    text = (
+        f"{dotted(path)} is {budget:g}, but {dotted(other)} is {compiled or 'null'}; allowed with "
+        f"{dotted(other)} {COMPILE_MODEL} only: remove {path[-1]} or write {other[-1]}: {COMPILE_MODEL}"
     )
     yield Contradiction(path, other, text)
 

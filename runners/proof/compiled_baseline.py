@@ -62,7 +62,8 @@ def compiled_baseline(
     Compiled code draws random numbers its own way. Where the model does, the comparison is with code that draws them
     as plain code does, while the record is of the code that training runs.
     """
-    plain = replace(policy, placement=tuple(replace(of_list, regions=()) for of_list in policy.placement))
+    placement = tuple(replace(of_list, regions=()) for of_list in policy.placement)
+    plain = replace(policy, placement=placement, compile_memory_budget=None)
 
     def run() -> TrainingRecord:
         rig = setup.fresh_rig()

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import copy
 import json
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -369,3 +371,45 @@ def test_absent_optional_entries_have_defaults() -> None:
 )
 def test_the_summary_is_one_short_line(one: RecomputePolicy, text: str) -> None:
     assert one.summary() == text
+
+
+class TestCompiled:
+    def test_what_is_compiled_is_part_of_the_file_and_of_the_key(self) -> None:
+        plain = policy(placement(Region(0, 5, "block")))
+        compiled = [
+            replace(plain, compile="blocks"),
+            replace(plain, compile="model"),
+            replace(plain, compile="model", compile_memory_budget=0.5),
+        ]
+        assert len({each.key for each in (plain, *compiled)}) == 4
+        for each in compiled:
+            assert policy_from_dict(policy_to_dict(each)) == each
+            assert each.canonical().canonical() == each.canonical()
+        assert "compile" not in policy_to_dict(plain)
+        assert compiled[2].summary() == "block[0-5] compiled model budget 0.5 @2x4"
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"compile": "inductor"}, "compile is 'inductor'; blocks or model is allowed"),
+            ({"compile": "blocks", "compile_memory_budget": 0.5}, "it goes with compile model only"),
+            ({"compile_memory_budget": 0.5}, "compile is left out; it goes with compile model only"),
+            ({"compile": "model", "compile_memory_budget": 2}, "is 2; a number from 0 to 1 is allowed"),
+            ({"compile": "model", "compile_memory_budget": True}, "is True; a number from 0 to 1 is allowed"),
+            ({"compile": "blocks", "placement": ()}, "placement names no list of blocks"),
+        ],
+    )
+    def test_what_cannot_be_compiled_is_refused(self, changes: dict[str, Any], message: str) -> None:
+        with pytest.raises(PolicyError, match=re.escape(message)):
+            replace(policy(placement(Region(0, 5, "block"))), **changes)
+
+    @pytest.mark.parametrize(
+        ("action", "reason"),
+        [
+            ("selective:aten.mm.default", "outputs of single operators cannot be kept in compiled code"),
+            ("offload", "its own affair"),
+        ],
+    )
+    def test_what_compiled_code_does_not_show_is_refused(self, action: str, reason: str) -> None:
+        with pytest.raises(PolicyError, match=f"in a compiled policy, but .*{reason}; leave compile out"):
+            replace(policy(placement(Region(0, 5, action))), compile="model")

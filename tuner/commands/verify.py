@@ -52,11 +52,14 @@ def verify_command(search_file: Path, policy_file: Path, *, as_json: bool) -> in
 
 
 def _refuse_other_compilation(config: SearchConfig, policy: RecomputePolicy, policy_file: Path) -> None:
-    if policy.compile is not None and policy.compile != config.model.compile:
-        raise PolicyError(
-            f"{policy_file}: compile is {policy.compile}, but model.compile of the search file is "
-            f"{config.model.compile or 'null'}; a policy is measured as it is compiled, so the two must be equal"
-        )
+    for key in ("compile", "compile_memory_budget"):
+        own, searched = getattr(policy, key), getattr(config.model, key)
+        if own is not None and own != searched:
+            raise PolicyError(
+                f"{policy_file}: {key} is {own}, but model.{key} of the search file is "
+                f"{'null' if searched is None else searched}; a policy is measured as it is compiled, so the two must "
+                "be equal"
+            )
 
 
 def _refuse_other_batch(config: SearchConfig, policy: RecomputePolicy, policy_file: Path) -> None:

@@ -60,4 +60,10 @@ def with_measurements(study: StudyResults, trial: TrialRecord) -> RecomputePolic
         "versions": {name: study.environment.get(name) for name in ("python", "torch")},
         "verification": None if proof is None else proof.verdict.value,
     }
-    return replace(policy, compile=study.search["model"].get("compile"), measured=measured)
+    model = study.search["model"]
+    return replace(
+        policy,
+        compile=model.get("compile"),
+        compile_memory_budget=model.get("compile_memory_budget"),
+        measured=measured,
+    )
