@@ -25,6 +25,7 @@ model:
   dtype: float32
   autocast: null
   compile: null
+  compile_memory_budget: null
 batch:
   global_batch_size: 8
   micro_batch_sizes: auto
