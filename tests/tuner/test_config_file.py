@@ -531,7 +531,7 @@ class TestContradictions:
                 _with(placement="{units: {mlp: m}, actions: [mlp, attention]}"),
                 [
                     "4: placement.actions[1] is 'attention', but placement.units has no attention; "
-                    "allowed: none, block, segment, selective, mlp, or units joined by +",
+                    "allowed: none, block, segment, selective, offload, mlp, or units joined by +",
                 ],
             ),
             (
