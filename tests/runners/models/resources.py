@@ -36,7 +36,7 @@ class Failing(Stack):
 
     def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         if x.shape[0] >= self.from_samples:
-            _FAILURES[self.how]()
+            FAILURES[self.how]()
         return super().forward(x, target)
 
 
@@ -106,7 +106,7 @@ def _keep_tensor() -> None:
     _KEPT.append(torch.zeros(1000))
 
 
-_FAILURES = {
+FAILURES = {
     "runtime_error": _raise_runtime_error,
     "memory_error": _raise_memory_error,
     "typed": _raise_typed,
