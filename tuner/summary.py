@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from runners.trial import TrialStatus, Verdict
 from search_spaces.policy import BLOCK
+from tuner.communication_text import communication_text
 from tuner.memory_size import format_bytes
 from tuner.objective import ranking_speeds
 from tuner.pareto import compare
@@ -114,6 +115,8 @@ def _answer(results: StudyResults, summary: StudySummary, winner: TrialRecord) -
     yield from _against_recompute_all(results, summary, winner)
     yield from _drift(results)
     yield from _recompiles(winner)
+    if winner.communication is not None:
+        yield f"Each of the winner's {winner.data_parallel_degree} ranks: {communication_text(winner.communication)}."
     if summary.ties:
         listed = ", ".join(str(trial.number) for trial in summary.ties[:5])
         more = f" and {len(summary.ties) - 5} more" if len(summary.ties) > 5 else ""

@@ -17,6 +17,7 @@ from runners.trial import ModelInspection, TrialResult, TrialStatus
 from search_spaces.choices import SearchChoices
 from search_spaces.policy import NONE, RecomputePolicy
 from tuner import assemble
+from tuner.communication_text import communication_text
 from tuner.config import SearchConfig
 from tuner.config_file import load_search_file
 from tuner.console import EXIT_DONE, EXIT_FAILED, err_console, show, show_text
@@ -142,6 +143,13 @@ def _report(
 ) -> Iterator[str | Table]:
     yield from _model_lines(inspection, choices)
     yield from _step_lines(result)
+    if result.communication is not None:
+        yield f"  communication of a rank: {communication_text(result.communication)}"
+        yield from _short_verdict(result, cap_bytes)
+        yield _wrapped(
+            f"note: what follows is of one process that trains alone, with the whole model and none of the "
+            f"{result.policy.batch.data_parallel_degree} ranks' communication; the line above is of the ranks."
+        )
     if result.status is not TrialStatus.COMPLETED:
         return
     plain = diagnosis.plain

@@ -14,10 +14,12 @@ from rich.text import Text
 
 from runners.trial import DryRunResult, DryRunSpec, InspectionSpec, ModelInspection
 from search_spaces.policy import RecomputePolicy
+from search_spaces.ranked_profile import ranked_profile
 from tuner import assemble
 from tuner.config import SearchConfig
 from tuner.config_file import load_search_file
 from tuner.console import EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_FEASIBLE, err_console, show, show_text
+from tuner.forecast import DryRunPeaks
 from tuner.interrupts import Interrupts
 from tuner.memory_size import describe_bytes, format_bytes, parse_memory_size
 from tuner.planning.make_plan import PlanRequest, make_plan
@@ -112,7 +114,27 @@ def _plan(
         with _at_work(f"running {len(policies)} placements on fake tensors, one by one"):
             return inspector.dry_run(assemble.dry_run_spec(config, policies=policies)).peaks_bytes
 
-    return make_plan(request, dry_run, dry_run_peaks)
+    if options.num_shards > 1 or config.runner.strategy == "none":
+        return make_plan(request, dry_run, dry_run_peaks)
+    return _plan_for_ranks(config, request, dry_run, dry_run_peaks)
+
+
+def _plan_for_ranks(
+    config: SearchConfig, request: PlanRequest, dry_run: DryRunResult, dry_run_peaks: DryRunPeaks
+) -> Plan:
+    """The plan of one of the ranks that search.yaml asks for."""
+    strategy, degree = config.runner.strategy, config.runner.data_parallel_degree
+    profile = dry_run.profile
+    if profile is None or profile.refusal is not None:
+        note = f"Predicted for one process that trains alone: what {strategy} adds or divides is not in the peaks."
+    else:
+        reshards = request.choices.reshard_choices[0] is not False
+        ranked = ranked_profile(profile, strategy, degree, reshards=reshards)
+        dry_run = dry_run.model_copy(update={"profile": ranked})
+        estimate = "gradient buckets are added" if strategy == "ddp" else "what is whole at once is an estimate"
+        note = f"Predicted for one of {degree} ranks under {strategy}; {estimate}."
+    plan = make_plan(request, dry_run, dry_run_peaks)
+    return plan.model_copy(update={"notes": (note, *plan.notes)})
 
 
 def _device_memory(text: str | None) -> int | None:

@@ -10,6 +10,7 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.policy import PolicyError, RecomputePolicy
 from search_spaces.policy_file import load_policy
 from tuner import assemble
+from tuner.communication_text import communication_text
 from tuner.config import SearchConfig
 from tuner.config_file import load_search_file
 from tuner.console import EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_FEASIBLE, show_text
@@ -98,6 +99,8 @@ def _show(result: TrialResult, cap_bytes: int, infeasible_reason: str | None) ->
     if result.peak_memory_bytes is not None:
         share = result.peak_memory_bytes / cap_bytes
         show_text(f"peak: {format_bytes(result.peak_memory_bytes)}, {share:.0%} of {format_bytes(cap_bytes)}")
+    if result.communication is not None:
+        show_text(f"communication of a rank: {communication_text(result.communication)}")
     if result.step_time_s is not None:
         show_text(
             f"step: {result.step_time_s:.4g} s over {result.num_steps} steps (forward {result.forward_time_s:.4g}, "

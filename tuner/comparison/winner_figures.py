@@ -44,6 +44,20 @@ def _memory(kind: str) -> _Row:
     return _Row(f"memory_bytes.{kind}", "bytes", of)
 
 
+def _collectives(kind: str) -> tuple[_Row, _Row]:
+    def figure(name: str) -> Callable[[Winner], Any]:
+        def of(winner: Winner) -> Any:
+            communication = winner.trial.communication
+            return None if communication is None else getattr(getattr(communication, kind), name)
+
+        return of
+
+    return (
+        _Row(f"communication.{kind}.calls", "count", figure("calls")),
+        _Row(f"communication.{kind}.bytes", "bytes", figure("bytes")),
+    )
+
+
 def _recomputed_blocks(winner: Winner) -> str:
     return f"{num_recomputed_blocks(winner.policy)} of {sum(p.num_blocks for p in winner.results.model.block_lists)}"
 
@@ -96,6 +110,7 @@ _ROWS = (
     _measured("peak_memory_bytes", "bytes"),
     _Row("share_of_cap", "share", _share_of_cap),
     *map(_memory, ("parameters", "gradients", "optimizer_states", "buffers", "activations", "temporary")),
+    *(row for kind in ("all_gather", "reduce_scatter", "all_reduce", "other") for row in _collectives(kind)),
     _measured("tokens_per_second", "rate"),
     _measured("samples_per_second", "rate"),
     _measured("step_time_s", "seconds"),
