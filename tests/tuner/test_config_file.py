@@ -551,6 +551,13 @@ class TestContradictions:
                 ],
             ),
             (
+                _with(model="{factory: 'timm:x', compile_memory_budget: 0.5}"),
+                [
+                    "1: model.compile_memory_budget is 0.5, but model.compile is null; allowed with model.compile "
+                    "model only: remove compile_memory_budget or write compile: model",
+                ],
+            ),
+            (
                 _with(runner="{device: cuda, resources_per_trial: {CPU: 2}}"),
                 [
                     "4: runner.resources_per_trial asks CPU, but runner.device cuda needs GPU; add GPU: 1",
