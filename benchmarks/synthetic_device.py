@@ -39,6 +39,7 @@ class DeviceKind:
         overhead: What surrounds the kernels in a step of single samples, over the kernels' time; it halves with twice
             the size. Recompute has more of it than the step has, by half.
         slow_pair: What recomputing attention and MLP each on its own costs, over what the two cost.
+        inside_modules: Actions below the module are a choice as well; those without FLOPs take up to 4 % of a step.
         roughness: Standard deviation of policies around any sum of costs, relative to their time.
     """
 
@@ -51,6 +52,7 @@ class DeviceKind:
     slow_batch: float = 1.0
     overhead: float = 0.0
     slow_pair: float = 1.0
+    inside_modules: bool = False
     roughness: float = 0.003
 
 
@@ -62,6 +64,7 @@ DEVICE_KINDS = (
     DeviceKind("12 blocks, a slow micro-batch", (12,), slow_batch=1.4),
     DeviceKind("12 blocks, small kernels", (12,), overhead=2.0),
     DeviceKind("12 blocks, a slow action", (12,), slow_pair=1.6),
+    DeviceKind("12 blocks, inside modules", (12,), inside_modules=True),
     DeviceKind("48 blocks, allocator", (48,), has_allocator=True),
     DeviceKind("126 blocks, allocator", (126,), global_batch_size=16, has_allocator=True),
     DeviceKind("4 + 6 blocks, allocator", (4, 6), global_batch_size=4, has_allocator=True),
@@ -82,7 +85,7 @@ class SyntheticDevice:
         generator = np.random.default_rng([seed, len(kind.lengths), sum(kind.lengths)])
         self.name = kind.name
         self.kind = kind
-        self.choices = synthetic_choices(kind.lengths, kind.global_batch_size)
+        self.choices = synthetic_choices(kind.lengths, kind.global_batch_size, inside_modules=kind.inside_modules)
         self.enforces_cap = kind.has_allocator
         self._salt = np.uint64(generator.integers(2**63))
         self._features = PlacementFeatures(self.choices)
@@ -191,6 +194,9 @@ class SyntheticDevice:
     def _draw_weights(self, generator: np.random.Generator) -> TimeWeights:
         labels, batches = self._features.labels, self._features.batches
         prices = flops_prices(self.choices, self._features, self._timeline) * generator.uniform(0.6, 1.5, len(labels))
+        if self.kind.inside_modules:
+            # Element-wise work and the dispatch of kept operators: dear or not, no count of FLOPs tells.
+            prices += generator.uniform(0.0, 0.04, len(labels))
         position = {(label.list_index, label.action): index for index, label in enumerate(labels)}
         for index, label in enumerate(labels):
             if label.action == "attention+mlp":

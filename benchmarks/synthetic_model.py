@@ -3,31 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from search_spaces.actions import SELECTIVE, selective_action
 from search_spaces.choices import SearchChoices, every_micro_batch_size
 from search_spaces.memory_profile import Cell, ListProfile, MemoryProfile, Moment, StepProfile, Stretch
-from search_spaces.model_shape import BlockList, ModelShape
+from search_spaces.model_shape import BlockList, KeepSet, ModelShape
 from search_spaces.policy import BLOCK, NONE, SEGMENT
 
 MIB = 2**20
 UNITS = (("attention", "attn"), ("mlp", "mlp"))
 ACTIONS = (NONE, "attention", "mlp", "attention+mlp", BLOCK, SEGMENT)
+#: Units that begin or end inside a module, the actions that name them, and two keep-sets.
+INNER_UNITS = (("activation", "mlp..mlp.down"), ("norm", "norm_1..attn.qkv; norm_2..mlp.up"))
+KEEP_SETS = (
+    KeepSet(SELECTIVE, ("aten.attention.default",)),
+    KeepSet(SELECTIVE, ("aten.addmm.default[0,2]", "aten.attention.default")),
+)
+_FEW_KEPT, _MANY_KEPT = (selective_action(each.keep) for each in KEEP_SETS)
+INNER_ACTIONS = (*ACTIONS, "activation", "norm", "activation+norm", "activation+attention", SELECTIVE)
 #: FLOPs of one block's forward pass for one sample, before the draw.
 _BLOCK_FLOPS = 10**9
 
 
-def synthetic_choices(lengths: Sequence[int], global_batch_size: int) -> SearchChoices:
-    """A search over lists of blocks of these lengths, with every action, at every micro-batch size."""
-    lists = tuple(BlockList(f"list{index}", f"Block{index}", length, UNITS) for index, length in enumerate(lengths))
-    return SearchChoices(ModelShape(0, lists), global_batch_size, every_micro_batch_size(global_batch_size), ACTIONS)
+def synthetic_choices(lengths: Sequence[int], global_batch_size: int, *, inside_modules: bool = False) -> SearchChoices:
+    """A search over lists of blocks of these lengths at every micro-batch size, with every action of whole modules.
+
+    Args:
+        inside_modules: Those below the module as well: inner units and kept operators.
+    """
+    units, keep_sets = ((*UNITS, *INNER_UNITS), KEEP_SETS) if inside_modules else (UNITS, ())
+    lists = tuple(
+        BlockList(f"list{index}", f"Block{index}", length, units, keep_sets=keep_sets)
+        for index, length in enumerate(lengths)
+    )
+    actions = INNER_ACTIONS if inside_modules else ACTIONS
+    return SearchChoices(ModelShape(0, lists), global_batch_size, every_micro_batch_size(global_batch_size), actions)
 
 
 def synthetic_profile(choices: SearchChoices, generator: np.random.Generator) -> MemoryProfile:
     """What a step of such a model does to memory; lists run one after the other, between an embedding and a head."""
     blocks = [_Block.draw(generator) for _ in choices.block_lists]
+    if SELECTIVE in choices.actions:
+        blocks = [block.with_insides(generator) for block in blocks]
     total = sum(
         each.parameter_bytes * of.blocks.num_blocks for each, of in zip(blocks, choices.block_lists, strict=True)
     )
@@ -97,6 +117,32 @@ class _Block:
             scratch_bytes=int(generator.uniform(0.5, 2) * MIB),
             parameter_bytes=int(generator.uniform(5, 20) * MIB / 2),
         )
+
+    def with_insides(self, generator: np.random.Generator) -> _Block:
+        """The same block, of which parts below the module can be recomputed, too. What those rebuild has no FLOPs."""
+        plain, whole = self.kept_bytes[NONE], self.kept_bytes[BLOCK]
+        mlp, attention = (plain - self.kept_bytes[unit] for unit in ("mlp", "attention"))
+        activation = int(generator.uniform(0.3, 0.6) * mlp)
+        norm = int(generator.uniform(0.05, 0.12) * (plain - whole))
+        few, many = generator.uniform(0.08, 0.15), generator.uniform(0.4, 0.6)
+        saved = {
+            "activation": activation,
+            "norm": norm,
+            "activation+norm": activation + norm,
+            "activation+attention": activation + attention + 1,
+            _FEW_KEPT: int((1 - few) * (plain - whole)),
+            _MANY_KEPT: int((1 - many) * (plain - whole)) + 2,
+        }
+        rebuilt = {
+            "activation": 0.0,
+            "norm": 0.0,
+            "activation+norm": 0.0,
+            "activation+attention": self.rebuilt["attention"],
+            _FEW_KEPT: 0.95 - generator.uniform(0.15, 0.3),
+            _MANY_KEPT: 0.95 - generator.uniform(0.5, 0.8),
+        }
+        kept = {action: plain - each for action, each in saved.items()}
+        return replace(self, kept_bytes=self.kept_bytes | kept, rebuilt=self.rebuilt | rebuilt)
 
     def cell(self, action: str, size: int, *, gradient_bytes: int) -> Cell:
         """One block under an action at a micro-batch size."""

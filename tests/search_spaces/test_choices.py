@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from search_spaces.choices import SearchChoices, auto_segment_sizes, every_micro_batch_size
-from search_spaces.model_shape import BlockList, ModelShape
+from search_spaces.model_shape import BlockList, KeepSet, ModelShape
 from search_spaces.policy import BlockListPlacement, PolicyError, Region
 
 UNITS = (("attention", "attn"), ("mlp", "mlp"))
@@ -168,3 +168,33 @@ def test_a_placement_with_other_units_is_refused() -> None:
     blocks = search(BlockList("h", "Block", 3, UNITS)).block_lists[0]
     with pytest.raises(ValueError, match="this search places h with 3 blocks and units"):
         blocks.module_actions(BlockListPlacement("h", 3, (("attention", "self_attn"),)))
+
+
+KEEP = (KeepSet("selective", ("aten.mm.default[0]",)), KeepSet("selective:matmuls", ("aten.mm.default",)))
+
+
+def test_selective_stands_for_the_keep_sets_that_were_found() -> None:
+    blocks = BlockList("h", "Block", 4, keep_sets=KEEP)
+    assert possible(blocks, "selective", "selective:matmuls", "selective:aten.bmm.default") == (
+        "none",
+        "selective:aten.mm.default[0]",
+        "selective:aten.mm.default",
+        "selective:aten.bmm.default",
+    )
+
+
+def test_selective_without_a_keep_set_is_no_choice_and_the_note_says_why() -> None:
+    choices = search(BlockList("h", "Block", 4), actions=("selective", "selective:attention"))
+    assert choices.block_lists[0].actions == ("none",)
+    assert choices.notes() == (
+        "h: action selective is not tried: no operator of its blocks is worth keeping.",
+        "h: action selective:attention is not tried: its blocks run no operator that is among the attention.",
+    )
+
+
+def test_units_that_share_a_part_are_not_joined() -> None:
+    blocks = BlockList("h", "Block", 4, (*UNITS, ("activation", "mlp..mlp.down")), overlaps=(("activation", "mlp"),))
+    choices = search(blocks, actions=("activation+mlp", "activation+attention"))
+    assert choices.block_lists[0].actions == ("none", "activation+attention")
+    (note,) = choices.notes()
+    assert "activation+mlp is not tried: activation and mlp share a part of the block" in note

@@ -413,3 +413,25 @@ class TestCompiled:
     def test_what_compiled_code_does_not_show_is_refused(self, action: str, reason: str) -> None:
         with pytest.raises(PolicyError, match=f"in a compiled policy, but .*{reason}; leave compile out"):
             replace(policy(placement(Region(0, 5, action))), compile="model")
+
+
+# Selective
+
+
+def test_kept_operators_are_written_apart_from_the_action() -> None:
+    of = RecomputePolicy(BatchShape(2, 1, 1, 2), (placement(Region(0, 3, "selective:aten.mm.default[2,0]+a.b.c")),))
+    (region,) = policy_to_dict(of.canonical())["placement"][0]["regions"]
+    assert region == {"first": 0, "last": 3, "action": "selective", "keep": ["a.b.c", "aten.mm.default[0,2]"]}
+    assert policy_from_dict(policy_to_dict(of)).canonical() == of.canonical()
+    assert of.summary() == "selective(b.c+mm[0,2])[0-3] @2x1"
+
+
+def test_equal_keep_sets_are_one_policy_and_others_are_others() -> None:
+    def key(*regions: Region) -> str:
+        return RecomputePolicy(BatchShape(2, 1, 1, 2), (placement(*regions),)).key
+
+    both = "selective:aten.mm.default+aten.bmm.default"
+    turned = "selective:aten.bmm.default+aten.mm.default"
+    assert key(Region(0, 3, both)) == key(Region(0, 1, turned), Region(2, 3, both))
+    assert key(Region(0, 3, both)) != key(Region(0, 3, "selective:aten.mm.default"))
+    assert key(Region(0, 3, both)) != key(Region(0, 3, "block"))
