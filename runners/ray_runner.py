@@ -407,13 +407,7 @@ class RayRunner:
                 introduction: dict[str, str] = ray.get(answer, timeout=_AGENT_TIMEOUT_S)
                 return introduction
             except ray.exceptions.GetTimeoutError as error:
-                if (
-                    self._share is not None
-                    and self._share.num_trials(
-                        num_slots(alive_nodes(), self._resources) // (self._options.num_ranks or 1)
-                    )
-                    >= 1
-                ):
+                if self._share is not None and self._share.num_trials(self._num_slots(alive_nodes())) >= 1:
                     logger.info("waiting for %s: all of it is in use on the cluster", self._amounts())
                     continue
                 ray.kill(agent)
