@@ -17,8 +17,8 @@ _BLOCKS_BESIDE_ALL = 1
 def ranked_profile(profile: MemoryProfile, strategy: str, num_ranks: int, *, reshards: bool = True) -> MemoryProfile:
     """The profile from which a `MemoryTimeline` computes the peaks of one rank.
 
-    ``ddp`` is exact: buckets of all gradients stay beside the model. ``fsdp2`` is an estimate on the safe side for
-    blocks of one size; what the trials measure corrects it.
+    ``ddp`` is exact: buckets of all gradients stay beside the model. ``fsdp2`` is an estimate that may be too low;
+    what the trials measure corrects it.
 
     Args:
         profile: One that does not refuse.
