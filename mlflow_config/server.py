@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import IO
 
+from mlflow_config.database_driver import with_installed_driver
 from mlflow_config.errors import TrackingError
 from mlflow_config.settings import TrackingSettings
 
@@ -94,7 +95,7 @@ def running_server(settings: TrackingSettings, *, host: str = LOCAL_HOST, port: 
         # A session of its own makes the server and its children one group, which ends as a whole.
         process = subprocess.Popen(
             _command(settings, host, port),
-            env=_environment(host, port),
+            env=_environment(settings, host, port),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -109,7 +110,7 @@ def running_server(settings: TrackingSettings, *, host: str = LOCAL_HOST, port: 
 
 
 def _command(settings: TrackingSettings, host: str, port: int) -> list[str]:
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", settings.uri]
+    command = [sys.executable, "-m", "mlflow", "server"]
     command += ["--host", host, "--port", str(port), "--workers", "1", "--uvicorn-opts", "--log-level warning"]
     if settings.artifact_root is not None:
         command += ["--default-artifact-root", settings.artifact_root]
@@ -117,7 +118,7 @@ def _command(settings: TrackingSettings, host: str, port: int) -> list[str]:
     return command
 
 
-def _environment(host: str, port: int) -> dict[str, str]:
+def _environment(settings: TrackingSettings, host: str, port: int) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in _REDIRECTING_VARIABLES}
     if host not in _LOOPBACK_HOSTS:
         # MLflow answers 403 to a browser that calls this machine by any name but localhost, unless it is listed.
@@ -125,7 +126,8 @@ def _environment(host: str, port: int) -> dict[str, str]:
         local = [f"{name}:{port}" for name in (LOCAL_HOST, "localhost", "[::1]")]
         kept.setdefault("MLFLOW_SERVER_ALLOWED_HOSTS", ",".join([*local, *own]))
         kept.setdefault("MLFLOW_SERVER_CORS_ALLOWED_ORIGINS", ",".join(f"http://{name}" for name in own))
-    return {**kept, **_SERVER_ENVIRONMENT}
+    # Every user of the machine sees the arguments of a program, and the address may hold a password.
+    return {**kept, **_SERVER_ENVIRONMENT, "MLFLOW_BACKEND_STORE_URI": with_installed_driver(settings.uri)}
 
 
 def _own_names(host: str) -> list[str]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from mlflow_config.database_driver import with_installed_driver
 from mlflow_config.database_errors import driver_error, is_locked
 from mlflow_config.entries import Entries
 from mlflow_config.errors import TrackingError
@@ -247,7 +248,8 @@ def _connect(settings: TrackingSettings) -> MlflowClient:
         logging.getLogger(name).setLevel(level)
     if settings.sqlite_path is not None and not settings.sqlite_path.exists():
         _create_sqlite_file(settings.sqlite_path)
-    return MlflowClient(tracking_uri=settings.uri, registry_uri=settings.uri)
+    uri = with_installed_driver(settings.uri)
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
 def _create_sqlite_file(path: Path) -> None:

@@ -25,8 +25,14 @@ _LOOK_INTERVAL_S = 1.0
 _STACK_WAIT_S, _STACK_LOOK_S = 1.0, 0.05
 #: Variable that a worker and all it starts carry, so that they are found whatever session or parent they have.
 _FAMILY_VARIABLE = "RECOMPUTE_TUNER_FAMILY"
-#: Variables that let their holder into the cluster and the tracking server, which no model has to know.
-_CREDENTIALS = ("RAY_AUTH_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
+#: Variables that let their holder into the cluster and the stores, which no model has to know.
+_CREDENTIALS = (
+    "RAY_AUTH_TOKEN",
+    "MLFLOW_TRACKING_USERNAME",
+    "MLFLOW_TRACKING_PASSWORD",
+    "MLFLOW_TRACKING_TOKEN",
+    "PGPASSWORD",
+)
 
 
 class WorkerDiedError(Exception):

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from mlflow_config.recorder import StudyRecorder
 from mlflow_config.settings import TrackingSettings, tracking_settings
 from mlflow_config.store import TrackingStore
+
+if TYPE_CHECKING:
+    from postgresql import PostgresqlServer
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -35,11 +40,29 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return settings.sqlite_path
 
 
-@pytest.fixture
-def settings(tmp_path: Path, empty_database: Path) -> TrackingSettings:
-    made = tracking_settings(output_dir=tmp_path, experiment="a-model")
-    assert made.sqlite_path is not None
-    shutil.copy(empty_database, made.sqlite_path)
+@pytest.fixture(scope="session")
+def new_server_address(postgresql: PostgresqlServer) -> Callable[[], str]:
+    """Makes a database with MLflow's tables on a server and gives its address."""
+    address = postgresql.create_database("tracking")
+    store = TrackingStore(tracking_settings(output_dir=Path("unused"), experiment="unused", uri=address))
+    store.open()
+    store.close()
+    numbers = itertools.count()
+
+    def make() -> str:
+        postgresql.cut_connections()  # A template must have none.
+        return postgresql.create_database(f"tracking-{next(numbers)}", template="tracking")
+
+    return make
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def settings(request: pytest.FixtureRequest, tmp_path: Path, empty_database: Path) -> TrackingSettings:
+    """An empty store: one file, or a database server's, which keeps artifacts below ``tmp_path`` as well."""
+    uri = request.getfixturevalue("new_server_address")() if request.param == "postgresql" else None
+    made = tracking_settings(output_dir=tmp_path, experiment="a-model", uri=uri)
+    if made.sqlite_path is not None:
+        shutil.copy(empty_database, made.sqlite_path)
     return made
 
 

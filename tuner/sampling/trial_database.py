@@ -10,6 +10,7 @@ import sqlalchemy
 from optuna.exceptions import StorageInternalError
 from optuna.storages import RDBStorage
 
+from mlflow_config.database_driver import with_installed_driver
 from mlflow_config.sqlite_file import is_on_local_disk
 
 #: A PostgreSQL server that is cut off is noticed within a minute; the system itself waits two hours. These are options
@@ -34,6 +35,7 @@ def open_database(url: str) -> RDBStorage:
     written outlives the process in any case; a power failure may take the last trials with it, and harms no others.
     Other databases are as durable as they are set up to be.
     """
+    url = with_installed_driver(url)
     database = RDBStorage(url, engine_kwargs=_engine_options(url))
     path = database.engine.url.database
     is_file = database.engine.dialect.name == "sqlite" and path not in (None, "", ":memory:")

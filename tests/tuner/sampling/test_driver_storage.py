@@ -24,9 +24,11 @@ DISTRIBUTIONS: dict[str, BaseDistribution] = {
 }
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'study.db'}"
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'study.db'}"
+    return str(request.getfixturevalue("new_postgresql_address")())
 
 
 @pytest.fixture
@@ -162,6 +164,7 @@ def test_a_parameter_of_another_kind_is_refused(storage: DriverStorage) -> None:
         study.ask({"blocks": CategoricalDistribution(("a", "b"))})
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_a_closed_database_is_one_file_whole_in_itself(storage: DriverStorage, tmp_path: Path) -> None:
     work(open_study(storage))
     assert (tmp_path / "study.db-wal").exists()

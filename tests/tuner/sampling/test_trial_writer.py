@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import optuna
@@ -23,9 +23,14 @@ BLOCKS = IntDistribution(1, 48)
 MakeWriter = Callable[[RDBStorage], TrialWriter]
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> RDBStorage:
-    return open_database(f"sqlite:///{tmp_path / 'study.db'}")
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RDBStorage]:
+    if request.param == "sqlite":
+        database = open_database(f"sqlite:///{tmp_path / 'study.db'}")
+    else:
+        database = open_database(request.getfixturevalue("new_postgresql_address")())
+    yield database
+    database.engine.dispose()
 
 
 @pytest.fixture
