@@ -14,33 +14,26 @@ from study_state import Undisturbed, finished_results, state_of
 
 #: Of the random points; another number tries other points.
 FIRST_SEED = int(os.environ.get("FAULTS_SEED", "0"))
-NUM_SHORT, NUM_LONG = 6, 240
-EXIT_DONE, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 2, 130
+#: Studies, and how often the driver of each is killed before it may finish.
+NUM_SHORT, NUM_LONG, NUM_KILLS = 2, 80, 4
+EXIT_DONE, EXIT_INTERRUPTED = 0, 130
 
 
-def random_point(counts: dict[str, int], seed: int) -> KillPoint:
+def random_point(counts: dict[str, int], chance: random.Random) -> KillPoint:
     """A function by the same chance as any other, so that what is done once is met as often as what is done often."""
-    chance = random.Random(seed)
     site = chance.choice(sorted(counts))
     number = chance.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM))
     return KillPoint(site, chance.randint(1, counts[site]), number)
 
 
-def finish(folder: Path) -> Ended:
-    """What a user does next: --resume, and where that says that nothing has begun, without."""
-    ended = Driver(folder, ("run", "search.yaml", "--resume")).end()
-    if ended.code == EXIT_BAD_INPUT and "there is no study simulated in" in ended.logged:
-        ended = Driver(folder, ("run", "search.yaml")).end()
-    return ended
-
-
-def check_end(folder: Path, undisturbed: Undisturbed, *, kept: dict[int, dict[str, object]]) -> None:
-    state = state_of(folder)
-    assert state == undisturbed.state
-    assert finished_results(folder).items() >= kept.items()
+def go_on(folder: Path, kill_point: KillPoint | None = None) -> Ended:
+    """What a user does: --resume, unless nothing has begun."""
+    has_begun = any((folder / "runs" / "simulated" / name).exists() for name in ("search.yaml", "results.json"))
+    return Driver(folder, ("run", "search.yaml", *(["--resume"] if has_begun else [])), kill_point=kill_point).end()
 
 
 def check_killed(ended: Ended, point: KillPoint) -> None:
+    """Killed, or it never came to that point again and has finished, or it was told to stop and says so."""
     assert "Traceback" not in ended.logged, ended.logged
     if point.number is signal.SIGKILL:
         assert ended.code in (-signal.SIGKILL, EXIT_DONE), ended
@@ -50,16 +43,6 @@ def check_killed(ended: Ended, point: KillPoint) -> None:
         assert ended.code == EXIT_DONE or "interrupted" in said, said
 
 
-def kill_and_finish(folder: Path, undisturbed: Undisturbed, point: KillPoint) -> None:
-    print(point)
-    check_killed(Driver(folder, ("run", "search.yaml"), kill_point=point).end(), point)
-    kept = finished_results(folder)
-    ended = finish(folder)
-    assert ended.code == EXIT_DONE, ended
-    assert "Traceback" not in ended.logged
-    check_end(folder, undisturbed, kept=kept)
-
-
 @pytest.mark.parametrize(
     "seed",
     [
@@ -67,7 +50,20 @@ def kill_and_finish(folder: Path, undisturbed: Undisturbed, point: KillPoint) ->
         for n in range(NUM_LONG)
     ],
 )
-def test_at_a_random_point(
+def test_at_random_points(
     tmp_path: Path, new_folder: Callable[[Path], Path], undisturbed: Undisturbed, seed: int
 ) -> None:
-    kill_and_finish(new_folder(tmp_path / "study"), undisturbed, random_point(undisturbed.counts, seed))
+    chance = random.Random(seed)
+    folder = new_folder(tmp_path / "study")
+    kept: dict[int, dict[str, object]] = {}
+    for _ in range(NUM_KILLS):
+        point = random_point(undisturbed.counts, chance)
+        ended = go_on(folder, point)
+        print(f"seed {seed}: {point}; {len(finished_results(folder))} trials finished, exit code {ended.code}")
+        check_killed(ended, point)
+        assert finished_results(folder).items() >= kept.items(), "a finished trial was lost"
+        kept = finished_results(folder)
+    ended = go_on(folder)
+    assert (ended.code, "Traceback" in ended.logged) == (EXIT_DONE, False), ended
+    assert finished_results(folder).items() >= kept.items(), "a finished trial was lost"
+    assert state_of(folder) == undisturbed.state
