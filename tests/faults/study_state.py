@@ -97,7 +97,7 @@ def _files(runs: Path) -> list[str]:
 
 
 def _rows(database: Path, query: str) -> list[tuple[Any, ...]]:
-    """None where the driver died before there was a database with tables."""
+    """Rows of the query; none where the driver died before there was a database with tables."""
     if not database.exists():
         return []
     with contextlib.closing(sqlite3.connect(database)) as connection:

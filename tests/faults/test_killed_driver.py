@@ -15,7 +15,7 @@ from study_state import Undisturbed, finished_results, state_of
 #: Of the random points; another number tries other points.
 FIRST_SEED = int(os.environ.get("FAULTS_SEED", "0"))
 #: Studies, and how often the driver of each is killed before it may finish.
-NUM_SHORT, NUM_LONG, NUM_KILLS = 2, 80, 4
+NUM_SHORT, NUM_LONG, NUM_KILLS = 1, 60, 4
 EXIT_DONE, EXIT_INTERRUPTED = 0, 130
 
 
