@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 IN_PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: demo test test-all fuzz lint clean-demo
+.PHONY: demo test test-all test-faults fuzz lint clean-demo
 
 demo: $(READY)
 	$(BIN)/tune run examples/quickstart.yaml $(if $(wildcard runs/quickstart/study.db),--resume)
@@ -24,6 +24,10 @@ fuzz: export FUZZ_INPUTS ?= 100000
 fuzz: $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[fuzz]"
 	$(BIN)/python -m pytest $(IN_PARALLEL) --dist load tests/fuzz
+
+# Kills drivers, cuts connections, fills disks; FAULTS_SEED=1000 kills at other points.
+test-faults: $(READY)
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 tests/faults
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

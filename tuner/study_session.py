@@ -460,6 +460,10 @@ class _Session:
             texts[names.UNIT_COSTS_FILE] = json.dumps(costs, indent=1)
         try:
             texts |= self._write_files(texts)
+        except StudyFolderError as error:
+            # The answer is shown all the same.
+            logger.error("%s; what was measured is kept, and --resume writes the files", error)
+            self._status, self._stop_reason = "failed", str(error)
         finally:
             mlflow.finish(texts=texts, markdown="\n\n".join(summary.sentences))
         return summary

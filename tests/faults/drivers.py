@@ -16,7 +16,7 @@ from kill_points import KillPoints
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["driver_preload"])
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 1200.0
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,9 @@ class Driver:
     def pid(self) -> int:
         assert self._process.pid is not None
         return self._process.pid
+
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
 
     def send(self, number: signal.Signals) -> None:
         if self._process.is_alive():

@@ -12,6 +12,8 @@ import pytest
 from drivers import Driver, Ended, KillPoint
 from study_state import Undisturbed, finished_results, state_of
 
+pytestmark = pytest.mark.timeout(3600)
+
 #: Of the random points; another number tries other points.
 FIRST_SEED = int(os.environ.get("FAULTS_SEED", "0"))
 #: Studies, and how often the driver of each is killed before it may finish.

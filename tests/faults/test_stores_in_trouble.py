@@ -17,6 +17,8 @@ import pytest
 from drivers import Driver, Ended
 from study_state import Undisturbed, finished_results, state_of
 
+pytestmark = pytest.mark.timeout(3600)
+
 EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 1, 2, 130
 #: Longer than SQLite itself waits for a lock.
 LONG_S = 8.0
