@@ -58,12 +58,17 @@ class NodeAgent(WorkerAgent):
         return {"node_id": node_id, "host": socket.gethostname(), "release": release_digest()}
 
 
-def end_agents(agents: Sequence[Any]) -> None:
-    """Ends agents, and before them their workers with all that these started, which Ray does not know of."""
+def end_agents(agents: Sequence[Any], *, is_head_gone: bool = False) -> None:
+    """Ends agents, and before them their workers with all that these started, which Ray does not know of.
+
+    Args:
+        is_head_gone: Only their workers can be ended then.
+    """
     if agents:
         ray.wait([agent.stop.remote() for agent in agents], num_returns=len(agents), timeout=_STOP_TIMEOUT_S)
-    for agent in agents:
-        ray.kill(agent)
+    if not is_head_gone:
+        for agent in agents:
+            ray.kill(agent)
 
 
 def worker_environment(resources: Mapping[str, float]) -> dict[str, str]:

@@ -34,6 +34,7 @@ from runners.joined_cluster import join_cluster
 from runners.node_speeds import NodeSpeeds
 from runners.private_cluster import start_private_cluster
 from runners.ray_agents import end_agents, start_agent, worker_environment
+from runners.ray_head import RayHead
 from runners.ray_rank_team import start_team
 from runners.release import release_digest
 from runners.step_timeline.records import StepTimeline, StepTimelineSpec
@@ -62,6 +63,8 @@ AnswerT = TypeVar("AnswerT", bound=Answer)
 _LOOK_INTERVAL_S = 1.0
 #: Seconds that an agent may take to come up on a cluster that has the resources in total.
 _AGENT_TIMEOUT_S = 120.0
+#: Seconds that a cluster may be without a node that a trial fits on: one that is started again, or added.
+_NODE_TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,8 @@ class RayRunner:
         self._speeds = NodeSpeeds()
         self._untrusted: set[str] = set()
         self._share: ClusterShare | None = None
+        self._head: RayHead | None = None
+        self._without_nodes_since: float | None = None
 
     def open(self) -> None:
         """Starts or joins the cluster and checks that it can run a trial at all.
@@ -131,6 +136,7 @@ class RayRunner:
             # Ray takes SIGTERM for itself and would end the process on the spot.
             signal.signal(signal.SIGTERM, sigterm_handler)
         self._is_open = True
+        self._head = RayHead(self._options.address or "private local cluster")
         try:
             self._resources = self._checked_resources()
         except RunnerError:
@@ -179,6 +185,7 @@ class RayRunner:
 
     def _look(self) -> None:
         """Sees what the cluster has now, which takes long where there are many nodes."""
+        self._raise_if_head_is_gone()
         nodes = self._nodes()
         slots = self._num_slots(nodes)
         if slots < 1:
@@ -230,8 +237,12 @@ class RayRunner:
         self._submit(spec, retried=False)
 
     def collect(self, timeout_s: float) -> Sequence[TrialResult]:
+        self._raise_if_head_is_gone()
         results = self._run_waiting()
-        if results or not self._in_flight:
+        if results:
+            return results
+        if not self._in_flight:
+            self._wait_for_node(timeout_s)
             return results
         done, _ = ray.wait(list(self._in_flight), num_returns=1, timeout=timeout_s)
         for reference in done:
@@ -249,7 +260,7 @@ class RayRunner:
             failed_trial(spec, TrialStatus.CANCELLED, "the study was stopped before the trial ended")
             for spec in [*(flight.spec for flight in self._in_flight.values()), *self._waiting]
         ]
-        end_agents([flight.agent for flight in self._in_flight.values()])
+        end_agents([flight.agent for flight in self._in_flight.values()], is_head_gone=self._is_head_gone)
         self._in_flight.clear()
         self._waiting.clear()
         return cancelled
@@ -258,13 +269,42 @@ class RayRunner:
         if not self._is_open:
             return
         self.cancel()
-        end_agents([agent for agent, _ in self._idle])
+        end_agents([agent for agent, _ in self._idle], is_head_gone=self._is_head_gone)
         self._idle.clear()
-        if self._share is not None:
+        if self._share is not None and not self._is_head_gone:
             self._share.leave()
         # Only this process's connection ends; a cluster that it did not start goes on.
         ray.shutdown()
         self._is_open = False
+
+    @property
+    def _is_head_gone(self) -> bool:
+        return self._head is not None and self._head.is_gone
+
+    def _raise_if_head_is_gone(self) -> None:
+        if self._head is not None:
+            self._head.raise_if_gone()
+
+    def _wait_for_node(self, timeout_s: float) -> None:
+        """Where the last node was lost, so that nothing can be started.
+
+        Raises:
+            RunnerError: None came for too long; a private cluster gets none.
+        """
+        if self.capacity() >= 1:
+            self._without_nodes_since = None
+            return
+        asked = self._amounts()
+        now = time.monotonic()
+        if self._without_nodes_since is None:
+            self._without_nodes_since = now
+            if self._options.address is not None:
+                logger.warning("no node of the cluster has %s any more; waiting for one", asked)
+        if self._options.address is None or now - self._without_nodes_since >= _NODE_TIMEOUT_S:
+            raise RunnerError(
+                f"no node of the Ray cluster has {asked} any more; go on with --resume once there is one again"
+            )
+        time.sleep(timeout_s)
 
     def _ask(self, kind: QuestionKind, spec: QuestionSpec, answer_type: type[AnswerT]) -> AnswerT:
         agent, node_id = self._take_agent()
@@ -367,6 +407,7 @@ class RayRunner:
 
     def _take_agent(self) -> tuple[Any, str]:
         self.open()
+        self._raise_if_head_is_gone()
         alive = {node["NodeID"] for node in alive_nodes()}
         self._idle = [(agent, node_id) for agent, node_id in self._idle if node_id in alive]
         if self._idle:

@@ -34,14 +34,15 @@ def run_command(search_file: Path, *, resume: bool, as_json: bool) -> int:
             outcome = run_study(
                 config, runner, resume=resume, make_progress=_progress_maker(config), interrupts=interrupts
             )
+            # Before the cluster is closed, which may take a while where something of it died.
+            if as_json:
+                show_text(outcome.results.to_json())
+            else:
+                _show(outcome)
         finally:
             # From here to the end, a signal would leave processes of the cluster behind.
             interrupts.refuse()
             runner.close()
-    if as_json:
-        show_text(outcome.results.to_json())
-    else:
-        _show(outcome)
     return _exit_code(outcome.results)
 
 
