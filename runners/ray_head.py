@@ -5,8 +5,6 @@ from __future__ import annotations
 import socket
 import time
 
-import ray
-
 from runners.base import RunnerError
 
 #: Seconds that a head may be silent, for a busy machine or one that is restarted. After 60 s Ray ends the process that
@@ -20,15 +18,16 @@ class RayHead:
     """The head that this process is connected to.
 
     Args:
+        address: Host and port.
         shown: The cluster as the user knows it.
 
     Attributes:
         is_gone: It has not answered for so long that nothing more may be asked of it.
     """
 
-    def __init__(self, shown: str) -> None:
+    def __init__(self, address: str, shown: str) -> None:
         self._shown = shown
-        host, _, port = str(ray.get_runtime_context().gcs_address).rpartition(":")
+        host, _, port = address.rpartition(":")
         self._address = host.strip("[]"), int(port)
         self.is_gone = False
 

@@ -136,7 +136,8 @@ class RayRunner:
             # Ray takes SIGTERM for itself and would end the process on the spot.
             signal.signal(signal.SIGTERM, sigterm_handler)
         self._is_open = True
-        self._head = RayHead(self._options.address or "private local cluster")
+        address = str(ray.get_runtime_context().gcs_address)
+        self._head = RayHead(address, self._options.address or "private local cluster")
         try:
             self._resources = self._checked_resources()
         except RunnerError:

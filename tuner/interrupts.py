@@ -3,7 +3,6 @@ was measured."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import threading
@@ -24,6 +23,8 @@ class Interrupts:
         self._is_held = False
         self._is_refused = False
         self._is_pending = False
+        # A terminal that has closed does not even say any more that it was one.
+        self._terminal = [descriptor for descriptor in (0, 1, 2) if os.isatty(descriptor)]
 
     @contextmanager
     def handled(self) -> Iterator[None]:
@@ -79,7 +80,7 @@ class Interrupts:
 
     def _take(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
-            _leave_terminal()
+            self._leave_terminal()
         if self._is_refused:
             return
         if self._is_held and not self._is_pending:
@@ -88,12 +89,9 @@ class Interrupts:
         self._is_pending = False
         raise KeyboardInterrupt
 
-
-def _leave_terminal() -> None:
-    """Output that the closed terminal would have shown goes nowhere, instead of ending whoever writes it."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        with contextlib.suppress(OSError):
-            if os.isatty(descriptor):
-                os.dup2(nowhere, descriptor)
-    os.close(nowhere)
+    def _leave_terminal(self) -> None:
+        """Output that the closed terminal would have shown goes nowhere, instead of ending whoever writes it."""
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for descriptor in self._terminal:
+            os.dup2(nowhere, descriptor)
+        os.close(nowhere)

@@ -52,7 +52,6 @@ class Driver:
     Attributes:
         trial_s: Real seconds that a simulated trial takes.
         counts_file: Where to write how often each function was entered.
-        user_id: As whom to run, for the system's administrator.
     """
 
     folder: Path
@@ -60,14 +59,13 @@ class Driver:
     kill_point: KillPoint | None = None
     trial_s: float = 0.0
     counts_file: Path | None = None
-    user_id: int | None = None
     _process: ForkServerProcess = field(init=False)
 
     def __post_init__(self) -> None:
         self._out, self._err = (self.folder / f"driver.{name}" for name in ("out", "err"))
         self._process = _CONTEXT.Process(
             target=_drive,
-            args=(self.folder, self.arguments, self.kill_point, self.trial_s, self.counts_file, self.user_id),
+            args=(self.folder, self.arguments, self.kill_point, self.trial_s, self.counts_file),
         )
         self._process.start()
 
@@ -114,7 +112,6 @@ def _drive(
     kill_point: KillPoint | None,
     trial_s: float,
     counts_file: Path | None,
-    user_id: int | None,
 ) -> None:
     import driver_preload
 
@@ -122,8 +119,6 @@ def _drive(
     os.chdir(folder)
     for descriptor, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(f"driver.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
-    if user_id is not None:
-        os.setresuid(user_id, user_id, user_id)
     sys.argv = ["tune", *arguments]
     if kill_point is None and counts_file is None:
         driver_preload.run_tune(trial_s)

@@ -1,10 +1,8 @@
-"""Stores locked, full, read-only or gone while a search runs: it waits or says why it ends, and loses nothing."""
+"""Stores locked, full or gone while a search runs: it waits or says why it ends, and loses nothing."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -19,7 +17,7 @@ from study_state import Undisturbed, finished_results, state_of
 
 pytestmark = pytest.mark.timeout(3600)
 
-EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 1, 2, 130
+EXIT_DONE, EXIT_FAILED = 0, 1
 #: Longer than SQLite itself waits for a lock.
 LONG_S = 8.0
 NewFolder = Callable[..., Path]
@@ -166,31 +164,3 @@ def test_whoever_has_no_room_to_make_can_stop_the_wait(
     check_done(resume(folder))
     assert finished_results(folder).items() >= kept.items()
     assert state_of(folder) == undisturbed.state
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.getuid() != 0, reason="only the administrator can run a driver as somebody else")
-def test_a_study_db_that_may_not_be_written_is_one_line(new_folder: NewFolder, undisturbed: Undisturbed) -> None:
-    home = Path(tempfile.mkdtemp(prefix="read-only-"))
-    try:
-        home.chmod(0o755)
-        folder = new_folder(home / "study")
-        driver = begin(folder)
-        driver.send(signal.SIGKILL)
-        driver.end()
-        database = folder / "runs" / "simulated" / "study.db"
-        kept = finished_results(folder)
-        for path in (folder, *folder.rglob("*")):
-            os.chown(path, 65534, 65534)
-            path.chmod(0o755)
-        database.chmod(0o444)
-        ended = Driver(folder, ("run", "search.yaml", "--resume"), user_id=65534).end()
-        assert "Traceback" not in ended.logged, ended.logged
-        assert ended.code == EXIT_BAD_INPUT, ended
-        assert "study.db cannot be used: attempt to write a readonly database; " in ended.logged
-        database.chmod(0o644)
-        check_done(Driver(folder, ("run", "search.yaml", "--resume"), user_id=65534).end())
-        assert finished_results(folder).items() >= kept.items()
-        assert state_of(folder) == undisturbed.state
-    finally:
-        shutil.rmtree(home)
