@@ -64,8 +64,8 @@ def main() -> None:
     rich.print(table)
     rich.print(
         "By FLOPs: recompute's share of forward and recompute together, as timed over as counted. Element-wise work "
-        "and attention's softmax have no FLOPs. A rebuild ends with the last tensor that backward asks for, so the last "
-        "projection of an MLP is not run again."
+        "and attention's softmax have no FLOPs. A rebuild ends with the last tensor that backward asks for, so the "
+        "last projection of an MLP is not run again."
     )
 
 
