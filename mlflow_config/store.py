@@ -50,6 +50,7 @@ _DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 #: that is down costs seconds per call, not four minutes; and stdout belongs to our own results.
 _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }

@@ -54,6 +54,7 @@ def test_on_cuda(tmp_path: Path, record_property: Callable[[str, object], None])
 
 @pytest.mark.npu
 def test_on_npu(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    if torch.accelerator.current_accelerator() != torch.device("npu"):
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None or accelerator.type != "npu":
         pytest.skip("torch finds no NPU on this machine")
     _run(tmp_path, record_property)

@@ -54,6 +54,7 @@ def test_a_workload_is_what_the_file_says(tmp_path: Path) -> None:
         "device": "cpu",
         "seed": 7,
         "compile": None,
+        "compile_memory_budget": None,
         "strategy": "none",
         "sharded_lists": (),
     }
