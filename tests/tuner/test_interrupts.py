@@ -2,12 +2,21 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from tuner.interrupts import Interrupts
 
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda s: s.name)
+
+
+@pytest.fixture(autouse=True)
+def hang_up_is_not_ignored() -> Iterator[None]:
+    """Tests may themselves run under ``nohup``, which has it ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def interrupted() -> pytest.RaisesExc[KeyboardInterrupt]:
