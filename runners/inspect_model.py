@@ -19,9 +19,11 @@ from runners.block_lists import (
 from runners.block_units import ATTENTION, MLP, has_unit, known_paths, unit_candidates
 from runners.call_trace import traced_calls
 from runners.keep_sets import find_keep_sets
+from runners.named_operators import refuse_idle_operators
 from runners.own_recompute import is_switched_on, watch_for_recompute
 from runners.watched_list import WatchedList
 from runners.workloads.nearest import known_names
+from search_spaces.actions import asks_for_keep_sets
 from search_spaces.model_shape import ModelShape
 from search_spaces.unit_span import is_spans
 
@@ -59,10 +61,11 @@ def inspect_model(
         units: Unit name to path below the block; None finds them.
         inner_units: Names of the units to be found that begin or end inside a module, as `runners.inner_units` has
             them.
-        keep_sets: Selective actions for which keep-sets are to be found.
+        keep_sets: Selective actions: keep-sets are found for those that ask for some, and operators that others name
+            are looked for.
 
     Raises:
-        WorkloadError: A path that the user named does not exist or cannot be used.
+        WorkloadError: A path or an operator that the user named does not exist or cannot be used.
     """
     containers = candidate_lists(model) if blocks is None else _named_lists(model, blocks)
     if units is not None:
@@ -79,10 +82,12 @@ def inspect_model(
     notes = [*_model_notes(model, has_own_recompute), *_missing_list_notes(model, lists)]
     notes += [note for each in lists for note in _list_notes(each)]
     notes += _missing_unit_notes(lists, (ATTENTION, MLP) if units is None else tuple(units))
+    refuse_idle_operators(keep_sets, [each.container.blocks for each in lists], run_step)
+    found_for = tuple(filter(asks_for_keep_sets, keep_sets))
     shape = ModelShape(
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
         block_lists=tuple(
-            replace(each.block_list(), keep_sets=find_keep_sets(each.container.blocks, run_step, keep_sets))
+            replace(each.block_list(), keep_sets=find_keep_sets(each.container.blocks, run_step, found_for))
             for each in lists
         ),
         notes=tuple(notes),

@@ -155,13 +155,21 @@ def is_view(operator: Any) -> bool:
     return bool(getattr(operator, "is_view", False))
 
 
-def _operator(name: str, region_name: str) -> OpOverload[..., Any]:
+def operator_named(name: str) -> OpOverload[..., Any] | None:
+    """The operator overload ``namespace.operator.overload``; None where this torch has none of that name."""
     namespace, packet, overload = name.split(".")
     try:
         operator: OpOverload[..., Any] = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
-    except AttributeError as error:
+    except AttributeError:
+        return None
+    return operator
+
+
+def _operator(name: str, region_name: str) -> OpOverload[..., Any]:
+    operator = operator_named(name)
+    if operator is None:
         raise PolicyError(
             f"keep of {region_name} names {name!r}, an operator that this torch does not have; import what brings it "
             "before the policy is applied, or name another one"
-        ) from error
+        )
     return operator

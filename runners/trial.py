@@ -98,7 +98,7 @@ class InspectionSpec(Record):
         blocks: Paths of block lists; None finds them.
         units: Unit name to path below the block; None finds them.
         inner_units: Names of the units to be found that begin or end inside a module.
-        keep_sets: Selective actions for which keep-sets are to be found.
+        keep_sets: Selective actions: those that ask for keep-sets, and those whose operators are to be checked.
         micro_batch_size: Samples of the traced step.
         on_fake_tensors: The model is built and run without data, so that it need not fit this machine; nor need the
             workload's device be there.

@@ -11,7 +11,7 @@ from mlflow_config.settings import TrackingSettings, tracking_settings
 from runners.local_inspector import LocalInspector
 from runners.step_timeline.records import StepTimelineSpec
 from runners.trial import DryRunSpec, InspectionSpec, MeasurementSpec, ModelInspection, TrialSpec, WorkloadSpec
-from search_spaces.actions import asks_for_keep_sets
+from search_spaces.actions import SELECTIVE, action_kind
 from search_spaces.choices import SearchChoices, every_micro_batch_size
 from search_spaces.policy import COMPILE_BLOCKS, RecomputePolicy
 from tuner.config import SearchConfig
@@ -76,7 +76,7 @@ def inspection_spec(config: SearchConfig) -> InspectionSpec:
         blocks=None if blocks == "auto" else tuple(blocks),
         units=None if units == "auto" else dict(units),
         inner_units=inner_units_in(config.placement.actions) if units == "auto" else (),
-        keep_sets=tuple(filter(asks_for_keep_sets, config.placement.actions)),
+        keep_sets=tuple(action for action in config.placement.actions if action_kind(action) == SELECTIVE),
         # Batch statistics need two samples, and some models refuse one; two are hardly dearer.
         micro_batch_size=min((size for size in micro_batch_sizes(config) if size > 1), default=1),
         timeout_s=config.runner.trial_timeout_s,
