@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from runners.trial import TrialResult, TrialStatus, Verdict
+from tuner.machine_state import MachineState
+from tuner.speed_ratio import Ratio
 
 MEMORY_CONSTRAINT = "memory"
 PROOF_CONSTRAINT = "proof"
@@ -110,10 +112,26 @@ def _why_infeasible(result: TrialResult, overshoot: float, unproven: bool) -> st
 
 @dataclass(frozen=True)
 class Speed:
-    """Throughput in a unit that is the same for all results ranked together, and its standard error, if known."""
+    """Throughput in a unit that is the same for all results ranked together, and its standard error, if known.
+
+    Attributes:
+        standard_error: Of the series it comes from.
+        state: Of the machine meanwhile; None where no reference tells.
+    """
 
     value: float
     standard_error: float | None
+    state: MachineState | None = None
+
+    def over(self, other: Speed) -> Ratio:
+        """How many times as fast it is as the other."""
+        value = self.value / other.value
+        if self.standard_error is None or other.standard_error is None:
+            return Ratio(value, None)
+        doubt = 0.0 if self.state is None or other.state is None else self.state.doubt(other.state)
+        # Standard error of a quotient of independent figures, to first order.
+        relative = math.hypot(self.standard_error / self.value, other.standard_error / other.value, doubt)
+        return Ratio(value, value * relative)
 
 
 class MeasuredSpeed(Protocol):
@@ -129,6 +147,10 @@ class MeasuredSpeed(Protocol):
     def relative_speed(self) -> float | None: ...
     @property
     def relative_speed_spread(self) -> float | None: ...
+    @property
+    def reference_step_time_s(self) -> float | None: ...
+    @property
+    def reference_drift_ratio(self) -> float | None: ...
 
 
 def ranking_speeds(results: Sequence[MeasuredSpeed]) -> list[Speed | None]:
@@ -139,16 +161,23 @@ def ranking_speeds(results: Sequence[MeasuredSpeed]) -> list[Speed | None]:
     """
     measured = [result for result in results if _positive(result.samples_per_second) is not None]
     if all(_positive(result.relative_speed) is not None for result in measured):
-        return [_speed(result.relative_speed, result.relative_speed_spread) for result in results]
+        return [_speed(result.relative_speed, result.relative_speed_spread, _state(result)) for result in results]
     return [_speed(result.samples_per_second, _samples_per_second_spread(result)) for result in results]
 
 
-def _speed(value: float | None, standard_error: float | None) -> Speed | None:
+def _speed(value: float | None, standard_error: float | None, state: MachineState | None = None) -> Speed | None:
     known = _positive(value)
     if known is None:
         return None
     usable = standard_error is not None and math.isfinite(standard_error) and standard_error >= 0
-    return Speed(known, standard_error if usable else None)
+    return Speed(known, standard_error if usable else None, state)
+
+
+def _state(result: MeasuredSpeed) -> MachineState | None:
+    reference_time_s = _positive(result.reference_step_time_s)
+    if reference_time_s is None:
+        return None
+    return MachineState(reference_time_s, _positive(result.reference_drift_ratio) or 1.0)
 
 
 def _samples_per_second_spread(result: MeasuredSpeed) -> float | None:

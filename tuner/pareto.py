@@ -30,7 +30,7 @@ def compare(result: MeasuredSpeed, other: MeasuredSpeed) -> Ratio | None:
     speed, other_speed = ranking_speeds([result, other])
     if speed is None or other_speed is None:
         return None
-    return _ratio(speed, other_speed)
+    return speed.over(other_speed)
 
 
 def pareto_front(
@@ -123,12 +123,12 @@ class Standings:
             self._plain = min(filter(None, (candidate, self._plain)), key=_fastest_first)
         first = self._ranked[0]
         if candidate is first:
-            self._tied = [c for c in self._ranked if c is first or _ratio(c.speed, first.speed).is_tie]
-        elif _ratio(candidate.speed, first.speed).is_tie:
+            self._tied = [c for c in self._ranked if c is first or c.speed.over(first.speed).is_tie]
+        elif candidate.speed.over(first.speed).is_tie:
             self._tied.append(candidate)
         else:
             return
-        self._winner = _winner(self._tied, lambda c: _ratio(c.speed, first.speed).value)
+        self._winner = _winner(self._tied, lambda c: c.speed.over(first.speed).value)
 
 
 def complexity(policy: RecomputePolicy) -> tuple[int, int, int, int]:
@@ -178,7 +178,7 @@ def _find_winner(ranked: Sequence[_Candidate], playoff: Playoff | None) -> Winne
 
     def ratio(candidate: _Candidate, other: _Candidate) -> Ratio:
         timed_in_turn = None if playoff is None else playoff.ratio(candidate.number, other.number)
-        return timed_in_turn or _ratio(candidate.speed, other.speed)
+        return timed_in_turn or candidate.speed.over(other.speed)
 
     first = feasible[0]
     fastest = max(feasible, key=lambda c: ratio(c, first).value)
@@ -228,7 +228,7 @@ def _by_playoff(candidates: Sequence[_Candidate], playoff: Playoff | None) -> Se
     values = {number: ratio.value for number, ratio in ratios.items() if ratio is not None}
     scale = math.exp(sum(math.log(c.speed.value / values[c.number]) for c in entrants) / len(entrants))
     return [
-        replace(c, speed=Speed(scale * values[c.number], c.speed.standard_error)) if c.number in values else c
+        replace(c, speed=replace(c.speed, value=scale * values[c.number])) if c.number in values else c
         for c in candidates
     ]
 
@@ -257,12 +257,3 @@ def _candidates(feasible: Sequence[TrialResult], others: Sequence[TrialResult] =
 def _has_relative_speed(result: TrialResult) -> bool:
     speed = result.relative_speed
     return speed is not None and math.isfinite(speed) and speed > 0
-
-
-def _ratio(speed: Speed, other: Speed) -> Ratio:
-    value = speed.value / other.value
-    if speed.standard_error is None or other.standard_error is None:
-        return Ratio(value, None)
-    # Standard error of a quotient of independent figures, to first order.
-    relative = math.hypot(speed.standard_error / speed.value, other.standard_error / other.value)
-    return Ratio(value, value * relative)

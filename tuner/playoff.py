@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
@@ -15,8 +14,6 @@ from tuner.speed_ratio import STANDARD_ERRORS_OF_A_TIE, Playoff
 #: Feasible trials this close to the fastest take part even where their spreads tell them apart: the spread within a
 #: trial does not show what changed between two trials.
 _CLOSE_RATIO = 0.1
-#: Trials whose reference became slower or faster by more than this are not told by their relative speed alone.
-_NOTABLE_DRIFT = 0.1
 #: Trials in one playoff: each costs a step per round.
 _MAX_ENTRANTS = 5
 #: Rounds at most. On a quiet machine about ten are enough; the others wait for a neighbour to pause.
@@ -85,13 +82,4 @@ def _may_be_as_fast(result: TrialResult, fastest: TrialResult) -> bool:
     ratio = compare(result, fastest)
     if ratio is None:
         return False
-    if ratio.value >= 1 - max(_CLOSE_RATIO, STANDARD_ERRORS_OF_A_TIE * (ratio.standard_error or 0.0)):
-        return True
-    # A trial in which others came and went may be far off relative to its reference, and look sure of it.
-    raw, raw_fastest = result.samples_per_second or 0.0, fastest.samples_per_second or 0.0
-    return _is_disturbed(result) and raw >= (1 - _CLOSE_RATIO) * raw_fastest
-
-
-def _is_disturbed(result: TrialResult) -> bool:
-    drift = result.reference_drift_ratio
-    return drift is not None and abs(math.log(drift)) > _NOTABLE_DRIFT
+    return ratio.value >= 1 - max(_CLOSE_RATIO, STANDARD_ERRORS_OF_A_TIE * (ratio.standard_error or 0.0))

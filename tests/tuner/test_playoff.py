@@ -49,12 +49,12 @@ def test_an_unsure_one_is_close() -> None:
     assert entrants(timed(1, "block", 2, 1.0), unsure) == [1, 2]
 
 
-def test_one_whose_machine_changed_under_it_is_told_by_its_raw_speed() -> None:
-    fastest = timed(1, "block", 2, 1.0, samples_per_second=7.4)
-    ahead = {"samples_per_second": 7.9}
-    assert entrants(fastest, timed(2, "mlp", 2, 0.7, reference_drift_ratio=0.75, **ahead)) == [1, 2]
-    assert entrants(fastest, timed(2, "mlp", 2, 0.7, reference_drift_ratio=1.02, **ahead)) == [1]
-    assert entrants(fastest, timed(2, "mlp", 2, 0.7, reference_drift_ratio=0.75, samples_per_second=5.0)) == [1]
+def test_one_whose_machine_was_in_another_state_is_close() -> None:
+    fastest = timed(1, "block", 2, 1.0, reference_step_time_s=2.0, reference_drift_ratio=1.02)
+    for state in ({"reference_step_time_s": 2.6}, {"reference_step_time_s": 2.0, "reference_drift_ratio": 0.75}):
+        assert entrants(fastest, timed(2, "mlp", 2, 0.8, **state)) == [1, 2]
+        assert entrants(fastest, timed(2, "mlp", 2, 0.6, **state)) == [1]
+    assert entrants(fastest, timed(2, "mlp", 2, 0.8, reference_step_time_s=2.05)) == [1]
 
 
 def test_what_is_not_feasible_stays_out() -> None:
