@@ -39,6 +39,7 @@ MEMORY_TEMPORARY_BYTES = "memory_bytes.temporary"
 PEAK_RANK = "peak_rank"
 #: What ranks sent each other begins with it: `communication.all_gather.calls` and so on.
 COMMUNICATION = "communication"
+STAGE_PEAK_MEMORY_BYTES = "stage_peak_memory_bytes"
 PREDICTED_PEAK_MEMORY_BYTES = "predicted_peak_memory_bytes"
 PREDICTED_STEP_TIME_S = "predicted_step_time_s"
 PREDICTED_STEP_TIME_SPREAD_S = "predicted_step_time_spread_s"

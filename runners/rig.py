@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from runners.measure.training_step import TrainingStep
 from runners.parallel.local_part import local_part
 from runners.parallel.ranks import ALONE, Ranks
 from runners.parallel.registry import parallelize
+from runners.parallel.stage_policy import policy_of_stage
 from runners.trial import WorkloadSpec
 from runners.workloads.base import Workload
 from search_spaces.policy import RecomputePolicy
@@ -43,9 +45,10 @@ class Rig:
         self.phases = PhaseSwitch()
         self.model = workload.build_model()
         _refuse_untrainable(self.model)
-        if ranks.size == 1 or spec.strategy != "fsdp2":
-            # What is sharded moves group by group: the whole model need not fit the device.
+        if ranks.size == 1 or spec.strategy not in ("fsdp2", "pipeline"):
+            # What is divided moves part by part: the whole model need not fit the device.
             self.model = _on_device(self.model, device.torch_device)
+        self._own_part = partial(_own_part, spec=spec, ranks=ranks)
         self._policy: RecomputePolicy | None = None
         self._applied: AppliedPolicy | None = None
         #: Policies that are compiled, taken off: put in force again they need not be compiled again.
@@ -80,7 +83,7 @@ class Rig:
         known = self._compiled.get(policy)
         if known is None:
             self._applied = apply_policy(
-                self.model, policy, observer=self.phases, on_host_copy=self.phases.copied_to_host
+                self.model, self._own_part(policy), observer=self.phases, on_host_copy=self.phases.copied_to_host
             )
         else:
             known.redo()
@@ -123,6 +126,13 @@ class Rig:
         gradients = (p.grad for p in self.model.parameters() if p.grad is not None)
         storages = (part.untyped_storage() for gradient in gradients for part in _strided_parts(local_part(gradient)))
         return {storage.data_ptr(): storage.nbytes() for storage in storages}
+
+
+def _own_part(policy: RecomputePolicy, *, spec: WorkloadSpec, ranks: Ranks) -> RecomputePolicy:
+    """What of the policy is placed on this rank's part of the model."""
+    if ranks.size == 1 or spec.pipeline_cut is None:
+        return policy
+    return policy_of_stage(policy, spec.pipeline_cut, ranks.rank)
 
 
 def _refuse_untrainable(model: torch.nn.Module) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from runners.parallel.records import Communication, Strategy
+from runners.parallel.records import Communication, PipelineCut, Strategy
 from runners.record import Record
 from search_spaces.choices import SearchChoices
 from search_spaces.memory_profile import MemoryProfile
@@ -62,6 +62,7 @@ class WorkloadSpec(Record):
         strategy: How the ranks of a trial train together. What is no trial (a dry run, a diagnosis) runs in one
             process, as if it were ``none``.
         sharded_lists: Paths of the block lists whose blocks ``fsdp2`` divides one by one.
+        pipeline_cut: Where ``pipeline`` cuts the model; None for other strategies.
     """
 
     model_factory: str
@@ -80,6 +81,7 @@ class WorkloadSpec(Record):
     seed: int = 0
     strategy: Strategy = "none"
     sharded_lists: tuple[str, ...] = ()
+    pipeline_cut: PipelineCut | None = None
 
     @property
     def sequence_lengths(self) -> tuple[int, ...]:
@@ -100,6 +102,7 @@ class InspectionSpec(Record):
         inner_units: Names of the units to be found that begin or end inside a module.
         keep_sets: Selective actions: those that ask for keep-sets, and those whose operators are to be checked.
         micro_batch_size: Samples of the traced step.
+        pipeline_stages: Stages that the model is to be cut into; None cuts nothing.
         on_fake_tensors: The model is built and run without data, so that it need not fit this machine; nor need the
             workload's device be there.
     """
@@ -110,6 +113,7 @@ class InspectionSpec(Record):
     inner_units: tuple[str, ...] = ()
     keep_sets: tuple[str, ...] = ()
     micro_batch_size: int = 1
+    pipeline_stages: int | None = None
     on_fake_tensors: bool = False
     timeout_s: float | None = None
 
@@ -124,6 +128,7 @@ class ModelInspection(Record):
         has_convolutions: Some module of it is a convolution.
         device_memory_bytes: Memory that a percentage cap is a share of.
         environment: Versions, device name and thread count of the worker.
+        pipeline_cut: None where no stages were asked for.
     """
 
     shape: ModelShape
@@ -133,6 +138,7 @@ class ModelInspection(Record):
     has_convolutions: bool = False
     device_memory_bytes: int | None = None
     environment: dict[str, Any] = Field(default_factory=dict)
+    pipeline_cut: PipelineCut | None = None
 
 
 #: Kinds of questions about a workload that a worker answers, each by its method of that name.
@@ -251,12 +257,14 @@ class Prediction(Record):
 
     Attributes:
         peak_memory_bytes: From the model's dry run: what the step itself needs, without an allocator's overhead.
+        stage_peak_memory_bytes: The same of each stage of a pipeline; None for other strategies.
         time: Mean of the step time in the unit that trials are ranked in, one over the speed; None before any trial
             had been measured.
         time_deviation: Standard deviation of that prediction.
     """
 
     peak_memory_bytes: int | None = None
+    stage_peak_memory_bytes: tuple[int, ...] | None = None
     time: float | None = None
     time_deviation: float | None = None
 
@@ -288,6 +296,8 @@ class TrialResult(Record):
         peak_memory_bytes: What the cap is tested against: reserved on accelerators, allocated on CPU. Of several ranks
             it is the worst one's, as are the other figures of memory.
         peak_rank: The rank that has it; None where a trial has one process.
+        stage_peak_memory_bytes: Peaks of the stages of a pipeline, as `peak_memory_bytes`, the first stage first.
+        stage_micro_batches: Micro-batches of which each stage held activations at once, as it was seen.
         communication: What the ranks sent each other in one step; None where a trial has one process.
         prediction: What had been predicted of it; added by whoever asked for the trial.
         device_probe_s: What the device took for a fixed piece of work, to tell nodes that are slower than their peers.
@@ -323,6 +333,8 @@ class TrialResult(Record):
     peak_reserved_bytes: int | None = None
     memory_bytes: MemoryByKind | None = None
     peak_rank: int | None = None
+    stage_peak_memory_bytes: tuple[int, ...] | None = None
+    stage_micro_batches: tuple[int, ...] | None = None
     communication: Communication | None = None
     verification: Verification | None = None
     prediction: Prediction | None = None

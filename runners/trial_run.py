@@ -77,6 +77,7 @@ class TrialRun:
         peaks = session.ranks.gather(own_peak)
         peak = max(peaks, key=lambda of_rank: of_rank.capped_bytes)
         offloaded_bytes = rig.phases.host_bytes // _MEMORY_STEPS
+        of_stages = self._of_stages(rig, peaks)
         # Made only now: the peak is that of the longest sequences alone.
         steps = [micro_batches, *session.shorter_steps(spec.policy)]
         flops = self._step_flops(rig, steps)
@@ -84,7 +85,17 @@ class TrialRun:
         times = mean_over_lengths(self._times(rig, steps, peak, verification), len(steps))
         result = self._result(verification, peak, flops, times)
         of_ranks = {} if communication is None else {"peak_rank": peaks.index(peak), "communication": communication}
-        return result.model_copy(update={"offloaded_bytes": offloaded_bytes, **of_ranks})
+        return result.model_copy(update={"offloaded_bytes": offloaded_bytes, **of_ranks, **of_stages})
+
+    def _of_stages(self, rig: Rig, peaks: Sequence[PeakMemory]) -> dict[str, tuple[int, ...]]:
+        """What a pipeline has one figure of for each stage; the step whose memory was measured is the last one."""
+        schedule = rig.step.parallel.schedule
+        if schedule is None:
+            return {}
+        return {
+            "stage_peak_memory_bytes": tuple(peak.capped_bytes for peak in peaks),
+            "stage_micro_batches": tuple(self._session.ranks.gather(schedule.most_in_flight)),
+        }
 
     def _verify(self, rig: Rig, micro_batches: Sequence[Mapping[str, Any]]) -> Verification:
         if not self._spec.measurement.verify:
@@ -101,6 +112,8 @@ class TrialRun:
         """
         if self._policy.compile is not None:
             return StepFlops(0, 0)
+        if rig.step.parallel.schedule is not None:
+            return self._pipeline_flops(rig, steps[0])
         micro_batches = [step[0] for step in steps]
         seed_everything(self._spec.workload.seed)
         flops = count_step_flops(lambda: rig.step.accumulate(micro_batches), rig.phases)
@@ -110,10 +123,20 @@ class TrialRun:
             flops.plain * num_micro_batches // len(steps), flops.recomputed * num_micro_batches // len(steps)
         )
 
+    def _pipeline_flops(self, rig: Rig, micro_batches: Sequence[Mapping[str, Any]]) -> StepFlops:
+        """Of the mean stage, over all micro-batches: a schedule for fewer would first be made, which runs some more."""
+        seed_everything(self._spec.workload.seed)
+        own = count_step_flops(lambda: rig.step.accumulate(micro_batches), rig.phases)
+        rig.step.drop_gradients()
+        of_stages = self._session.ranks.gather((own.plain, own.recomputed))
+        plain, recomputed = (sum(figures) // len(of_stages) for figures in zip(*of_stages, strict=True))
+        return StepFlops(plain, recomputed)
+
     def _communication(self, rig: Rig, micro_batches: Sequence[Mapping[str, Any]]) -> Communication | None:
         if self._session.ranks.size == 1:
             return None
-        plain = self._session.prover.plain_micro_batch(self._spec.policy) if self._spec.measurement.verify else None
+        is_comparable = self._spec.measurement.verify and rig.step.parallel.schedule is None
+        plain = self._session.prover.plain_micro_batch(self._spec.policy) if is_comparable else None
         return measure_communication(rig, micro_batches, plain_micro_batch=plain)
 
     def _times(
@@ -149,9 +172,15 @@ class TrialRun:
 
     def _reference_timer(self, rig: Rig, reference: RecomputePolicy) -> Callable[[], float]:
         """Times forward and backward of a few micro-batches under the study's reference, scaled to a global batch."""
-        reference_rig = rig if rig.takes(reference) else self._session.rig(reference)
+        # A pipeline has one schedule at a time, for one number of micro-batches.
+        is_pipeline = rig.step.parallel.schedule is not None
+        reference_rig = self._session.rig(reference) if is_pipeline or not rig.takes(reference) else rig
         per_step = reference.batch.gradient_accumulation_steps
         num_timed = max(1, round(_REFERENCE_SHARE * per_step))
+        # Filling and draining takes a pipeline as long as a micro-batch for each stage but one.
+        num_filling = self._session.ranks.size - 1 if is_pipeline else 0
+        num_timed = max(num_timed, num_filling + 1)
+        scale = (per_step + num_filling) / (num_timed + num_filling)
         steps = [step[:num_timed] for step in self._session.steps(reference)]
 
         def time_reference() -> float:
@@ -159,7 +188,7 @@ class TrialRun:
                 run = reference_rig.step.accumulate
                 timed = time_once(lambda: [run(step) for step in steps], self._session.device, self._session.ranks)
             reference_rig.step.drop_gradients()
-            return timed.time_s * per_step / num_timed
+            return timed.time_s * scale
 
         return time_reference
 

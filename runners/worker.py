@@ -25,6 +25,7 @@ from runners.dry_run.fake_values import NoDryRunError
 from runners.dry_run.profile_model import profile_model
 from runners.inspect_model import InspectedModel, inspect_model
 from runners.measure.device_probe import probe_time_s
+from runners.parallel.pipeline_cut import find_pipeline_cut
 from runners.parallel.ranks import ALONE, RankGroup, join_ranks
 from runners.parallel.records import RankSpec
 from runners.playoff_run import run_playoff
@@ -96,8 +97,7 @@ class TrialWorker:
             rig = Rig(workload, spec.workload, device)
             seed_everything(spec.workload.seed)
             batch = workload.make_batch(spec.micro_batch_size)
-            findings = _inspect(rig.model, lambda: rig.step.forward(batch), spec)
-            return _inspection(findings, rig.model, workload, device)
+            return _inspection(rig.model, lambda: rig.step.forward(batch), spec, workload, device)
         finally:
             self.left_by_inspection = process_state.restore()
 
@@ -164,7 +164,7 @@ class TrialWorker:
             device = None  # The model is looked at for a device that this machine does not have.
         workload = load_workload(spec.workload)
         with fake_forward(workload, spec.workload, spec.micro_batch_size) as (model, run_step):
-            return _inspection(_inspect(model, run_step, spec), model, workload, device)
+            return _inspection(model, run_step, spec, workload, device)
 
     def _dry_run_for(self, workload: WorkloadSpec) -> DryRun:
         if self._dry_run is None or self._dry_run[0] != workload:
@@ -223,7 +223,7 @@ def _probe_s(device: Device | None, result: TrialResult) -> float | None:
     return None if device is None or result.status is not TrialStatus.COMPLETED else probe_time_s(device)
 
 
-def _inspect(model: nn.Module, run_step: Callable[[], object], spec: InspectionSpec) -> InspectedModel:
+def _inspect(model: nn.Module, run_step: Callable[[], torch.Tensor], spec: InspectionSpec) -> InspectedModel:
     try:
         return inspect_model(
             model,
@@ -247,8 +247,17 @@ def _reason(error: Exception, model: nn.Module | None) -> str:
 
 
 def _inspection(
-    findings: InspectedModel, model: nn.Module, workload: Workload, device: Device | None
+    model: nn.Module,
+    run_step: Callable[[], torch.Tensor],
+    spec: InspectionSpec,
+    workload: Workload,
+    device: Device | None,
 ) -> ModelInspection:
+    findings = _inspect(model, run_step, spec)
+    cut = None
+    if spec.pipeline_stages is not None:
+        paths = [blocks.path for blocks in findings.shape.block_lists]
+        cut = find_pipeline_cut(model, run_step, paths, spec.pipeline_stages, num_samples=spec.micro_batch_size)
     return ModelInspection(
         shape=findings.shape,
         model_class=type(model).__name__,
@@ -257,6 +266,7 @@ def _inspection(
         has_convolutions=any(isinstance(module, _CONVOLUTIONS) for module in model.modules()),
         device_memory_bytes=None if device is None else device.total_memory_bytes(),
         environment={} if device is None else describe_environment(device),
+        pipeline_cut=cut,
     )
 
 

@@ -10,7 +10,7 @@ import psutil
 
 from runners.devices.base import Device
 from runners.devices.registry import open_device
-from runners.parallel.ranks import ALONE, Ranks
+from runners.parallel.ranks import ALONE, Ranks, data_place
 from runners.process_state import ProcessState
 from runners.proof.prover import Prover
 from runners.proof.randomness import seed_everything
@@ -70,8 +70,9 @@ class WorkerSession:
             sequence_length: Of them all; None is the longest.
         """
         batches = []
+        own, num_parts = data_place(self.spec.strategy, self.ranks)
         for part in range(policy.batch.gradient_accumulation_steps):
-            seed_everything(self.spec.seed + part * self.ranks.size + self.ranks.rank + 1)
+            seed_everything(self.spec.seed + part * num_parts + own + 1)
             batches.append(self.workload.make_batch(policy.batch.micro_batch_size, sequence_length))
         return batches
 

@@ -47,12 +47,14 @@ class BlockListChoices:
         segment_sizes: In blocks, ascending, none above the list's length; empty where ``segment`` is no choice.
         modules: Positions of each distinct module, in order of its first position. One choice is made per module,
             since a module that stands at several positions recomputes at all of them.
+        borders: First blocks of the stages of a pipeline but the first; no segment reaches over one.
     """
 
     blocks: BlockList
     actions: tuple[str, ...]
     segment_sizes: tuple[int, ...]
     modules: tuple[tuple[int, ...], ...]
+    borders: tuple[int, ...] = ()
 
     @property
     def num_modules(self) -> int:
@@ -78,7 +80,7 @@ class BlockListChoices:
                 by_position[position] = action
         regions = tuple(
             Region(first, last, action, segment_size if action == SEGMENT else None)
-            for first, last, action in _runs(by_position)
+            for first, last, action in _runs(by_position, self.borders)
         )
         return BlockListPlacement(self.blocks.path, self.blocks.num_blocks, self.blocks.units, regions).canonical()
 
@@ -132,9 +134,11 @@ def _closing_blocks(regions: Sequence[Region], segment_size: int) -> Iterator[in
             yield region.last
 
 
-def _runs(actions: Sequence[str]) -> Iterator[tuple[int, int, str]]:
+def _runs(actions: Sequence[str], borders: Sequence[int]) -> Iterator[tuple[int, int, str]]:
+    """First and last position of each run of one action, which ends at a border at the latest."""
+    stages = [sum(border <= position for border in borders) for position in range(len(actions))]
     first = 0
-    for action, run in groupby(actions):
+    for (_, action), run in groupby(zip(stages, actions, strict=True)):
         length = len(list(run))
         yield first, first + length - 1, action
         first += length
@@ -155,6 +159,7 @@ class SearchChoices:
         allowed: The only placements that may be tried, canonical, those that recompute least first, the plain one among
             them; None where actions combine freely.
         is_compiled: Trials run compiled code, within which not every region can be placed.
+        stage_borders: First blocks of the stages of a pipeline but the first, in the one list that it is cut in.
     """
 
     shape: ModelShape
@@ -167,6 +172,7 @@ class SearchChoices:
     reshard_after_forward: RngChoice = True
     allowed: tuple[Placements, ...] | None = None
     is_compiled: bool = False
+    stage_borders: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.micro_batch_sizes:
@@ -218,7 +224,7 @@ class SearchChoices:
         sizes = tuple(sorted({min(size, blocks.num_blocks) for size in wanted})) if SEGMENT in possible else ()
         if not sizes:
             possible = tuple(action for action in possible if action != SEGMENT)
-        return BlockListChoices(blocks, possible, sizes, _modules(blocks))
+        return BlockListChoices(blocks, possible, sizes, _modules(blocks), self.stage_borders)
 
     def _why_impossible(self, action: str, blocks: BlockList) -> str | None:
         reason = why_impossible(action, blocks)

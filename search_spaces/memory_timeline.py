@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -29,6 +29,23 @@ _Array: TypeAlias = npt.NDArray[np.int64]
 
 #: Rows of an array of stretches; its columns are the stretches in order, and a last one for what never runs.
 _DELTA, _RISE, _FLOPS, _LINGERING = range(_NUM_ROWS := 4)
+
+
+@dataclass(frozen=True)
+class PlacedStretches:
+    """The stretches of a step, one for each moment; what lingers is in none of the others.
+
+    Attributes:
+        end_of_forward: Index of the last moment of the forward pass.
+        delta_bytes: Shape (num_moments,), as are the others.
+    """
+
+    profile: StepProfile
+    end_of_forward: int
+    delta_bytes: _Array
+    rise_bytes: _Array
+    flops: _Array
+    lingering_bytes: _Array
 
 
 class MemoryTimeline:
@@ -66,6 +83,16 @@ class MemoryTimeline:
         times = policy.batch.gradient_accumulation_steps
         return times * plain, times * (placed - plain)
 
+    def placed_stretches(self, policy: RecomputePolicy) -> PlacedStretches:
+        """The stretches of a step under the policy, for who adds them up otherwise.
+
+        Raises:
+            ValueError: As `peak_bytes`.
+        """
+        step = self._step(policy)
+        delta, rise, flops, lingering = self._with_regions(step, policy)[:, :-1]
+        return PlacedStretches(step.profile, step.end_of_forward, delta, rise, flops, lingering)
+
     def step_profile(self, micro_batch_size: int) -> StepProfile:
         """The profile at that size: as traced, or in a straight line between the traced sizes around it.
 
@@ -89,7 +116,14 @@ class MemoryTimeline:
         return self._cells[key][1].cell(classes, action)
 
     def _placed(self, step: _Step, policy: RecomputePolicy) -> _Array:
-        """The stretches of a step under the policy."""
+        """The stretches of a step under the policy, with what lingers until the end of forward."""
+        stretches = self._with_regions(step, policy)
+        lingering = stretches[_LINGERING]
+        stretches[_DELTA] += lingering
+        stretches[_DELTA, step.end_of_forward] -= lingering.sum()
+        return stretches
+
+    def _with_regions(self, step: _Step, policy: RecomputePolicy) -> _Array:
         stretches = step.plain.copy()
         rng_bytes = self.profile.rng_state_bytes * (policy.preserve_rng_state - self.profile.preserve_rng_state)
         for placement in policy.placement:
@@ -98,9 +132,6 @@ class MemoryTimeline:
                 if region.action != NONE:
                     arrays.place(region, stretches, rng_bytes)
         stretches[:, -1] = 0
-        lingering = stretches[_LINGERING]
-        stretches[_DELTA] += lingering
-        stretches[_DELTA, step.end_of_forward] -= lingering.sum()
         return stretches
 
     def _step(self, policy: RecomputePolicy) -> _Step:

@@ -16,6 +16,11 @@ ENCODINGS: dict[str, Callable[[SearchChoices], ProductSpace]] = {
 }
 
 
+def encoding_of(choices: SearchChoices) -> str:
+    """The encoding that suits a search: stages of a pipeline differ, so their blocks are placed one by one."""
+    return "per_block" if choices.stage_borders else "two_action"
+
+
 def make_space(name: str, choices: SearchChoices) -> ProductSpace | ListedSpace:
     """The space with the named encoding; where the choices list what is allowed, the space of that list.
 

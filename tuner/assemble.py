@@ -36,7 +36,7 @@ def workload_spec(config: SearchConfig, inspection: ModelInspection | None = Non
     """The workload of the search file.
 
     Args:
-        inspection: Names the lists whose blocks are sharded; only trials need them.
+        inspection: Names the lists whose blocks are sharded, and where a pipeline is cut; only trials need them.
     """
     lists = () if inspection is None else inspection.shape.block_lists
     is_sharded = config.runner.strategy == "fsdp2"
@@ -58,6 +58,7 @@ def workload_spec(config: SearchConfig, inspection: ModelInspection | None = Non
         seed=config.search.seed,
         strategy=config.runner.strategy,
         sharded_lists=tuple(blocks.path for blocks in lists) if is_sharded else (),
+        pipeline_cut=None if inspection is None else inspection.pipeline_cut,
     )
 
 
@@ -79,6 +80,7 @@ def inspection_spec(config: SearchConfig) -> InspectionSpec:
         keep_sets=tuple(action for action in config.placement.actions if action_kind(action) == SELECTIVE),
         # Batch statistics need two samples, and some models refuse one; two are hardly dearer.
         micro_batch_size=min((size for size in micro_batch_sizes(config) if size > 1), default=1),
+        pipeline_stages=config.runner.pipeline_stages if config.runner.strategy == "pipeline" else None,
         timeout_s=config.runner.trial_timeout_s,
     )
 
@@ -117,8 +119,10 @@ def micro_batch_sizes(config: SearchConfig) -> tuple[int, ...]:
     """The sizes that may be tried, ascending."""
     sizes = config.batch.micro_batch_sizes
     if sizes == "auto":
-        degree = config.runner.data_parallel_degree
-        return every_micro_batch_size(config.batch.global_batch_size, data_parallel_degree=degree)
+        degree, whole = config.runner.data_parallel_degree, config.batch.global_batch_size
+        # A step of a pipeline has a micro-batch for each stage at least.
+        most = whole // degree // config.runner.pipeline_stages
+        return tuple(size for size in every_micro_batch_size(whole, data_parallel_degree=degree) if size <= most)
     return tuple(sorted(set(sizes)))
 
 
@@ -144,6 +148,7 @@ def search_choices(config: SearchConfig, inspection: ModelInspection) -> SearchC
         data_parallel_degree=config.runner.data_parallel_degree,
         is_compiled=config.model.compile is not None,
         reshard_after_forward=config.runner.reshard_after_forward,
+        stage_borders=() if inspection.pipeline_cut is None else inspection.pipeline_cut.first_blocks[1:],
     )
     target = config.placement.target
     return choices if target is None else choices_within(choices, EXPORTERS[target])
@@ -234,9 +239,14 @@ def ray_runner(config: SearchConfig) -> RayRunner:
             accelerator_type=config.runner.accelerator_type,
             code=code_to_ship(config),
             claim=Claim(priority=config.runner.priority, max_trials=config.runner.max_parallel_trials),
-            num_ranks=None if config.runner.strategy == "none" else config.runner.data_parallel_degree,
+            num_ranks=_num_ranks(config),
         )
     )
+
+
+def _num_ranks(config: SearchConfig) -> int | None:
+    runner = config.runner
+    return None if runner.strategy == "none" else runner.data_parallel_degree * runner.pipeline_stages
 
 
 def local_inspector() -> LocalInspector:

@@ -248,9 +248,15 @@ class RunnerSection(_Section):
     data_parallel_degree: PositiveInt = Field(
         default=1, description="Ranks of one trial; each gets resources_per_trial. More than one needs a strategy."
     )
-    strategy: Literal["none", "ddp", "fsdp2"] = Field(
+    strategy: Literal["none", "ddp", "fsdp2", "pipeline"] = Field(
         default="none",
-        description="How the ranks of one trial work together: ddp copies the model, fsdp2 divides it block by block.",
+        description="How the ranks of one trial work together: ddp copies the model, fsdp2 divides it block by block, "
+        "pipeline cuts its list of blocks into stages.",
+    )
+    pipeline_stages: PositiveInt = Field(
+        default=1,
+        description="Stages of the pipeline, each a rank of one trial that gets resources_per_trial. For the strategy "
+        "pipeline only, which needs 2 at least.",
     )
     reshard_after_forward: Annotated[Annotated[bool, FLAG] | Annotated[Literal["search"], WORD], BY_SHAPE] = Field(
         default=True,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from search_spaces.actions import SEGMENT, UNIT_JOINER, WHOLE_BLOCK_ACTIONS, units_of
+from search_spaces.actions import OFFLOAD, SEGMENT, UNIT_JOINER, WHOLE_BLOCK_ACTIONS, units_of
 from search_spaces.policy import COMPILE_MODEL
 from search_spaces.yaml_nodes import KeyPath, dotted
 from search_spaces.yaml_words import quoted
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tuner.config import SearchConfig
 
 CONTRADICTIONS = "contradictions"
+PIPELINE = "pipeline"
 _MAX_LISTED = 16
 
 
@@ -39,6 +40,7 @@ def contradictions(config: SearchConfig) -> list[Contradiction]:
     """Everything that the options contradict each other in, in the order of search.yaml."""
     return [
         *_ranks(config),
+        *_pipeline(config),
         *_micro_batch_sizes(config),
         *_repeated_entries(config),
         *_unknown_units(config),
@@ -72,6 +74,45 @@ def _ranks(config: SearchConfig) -> Iterator[Contradiction]:
         yield Contradiction(path, other, text)
 
 
+def _pipeline(config: SearchConfig) -> Iterator[Contradiction]:
+    """What a pipeline needs, and what is not measured in one."""
+    runner = config.runner
+    stages, strategy, whole = runner.pipeline_stages, runner.strategy, config.batch.global_batch_size
+    path: KeyPath = ("runner", "pipeline_stages")
+    other: KeyPath = ("runner", "strategy")
+    if (stages > 1) != (strategy == PIPELINE):
+        text = (
+            f"{dotted(path)} is {stages}, but {dotted(other)} is {strategy}; allowed: 2 or more with {PIPELINE}, 1 "
+            "with any other; change one of the two"
+        )
+        yield Contradiction(path, other, text)
+    if strategy != PIPELINE:
+        return
+    if whole < stages:
+        other = ("batch", "global_batch_size")
+        text = (
+            f"{dotted(path)} is {stages}, but {dotted(other)} is {whole}, and a step needs a micro-batch for each "
+            f"stage; allowed: from 2 to {whole}; lower the first or raise the second"
+        )
+        yield Contradiction(path, other, text)
+    if runner.data_parallel_degree > 1:
+        yield _not_in_pipeline(("runner", "data_parallel_degree"), str(runner.data_parallel_degree), "1")
+    if isinstance(config.batch.sequence_length, tuple):
+        yield _not_in_pipeline(("batch", "sequence_length"), "a list", "a single length")
+    if OFFLOAD in config.placement.actions:
+        index = config.placement.actions.index(OFFLOAD)
+        yield _not_in_pipeline(("placement", "actions", index), OFFLOAD, "any other action")
+
+
+def _not_in_pipeline(path: KeyPath, value: str, allowed: str) -> Contradiction:
+    other: KeyPath = ("runner", "strategy")
+    text = (
+        f"{dotted(path)} is {value}, but {dotted(other)} is {PIPELINE}, in which that is not measured; allowed: "
+        f"{allowed}; change one of the two"
+    )
+    return Contradiction(path, other, text)
+
+
 def _micro_batch_sizes(config: SearchConfig) -> Iterator[Contradiction]:
     degree = config.runner.data_parallel_degree
     sizes, whole = config.batch.micro_batch_sizes, config.batch.global_batch_size // degree
@@ -80,8 +121,17 @@ def _micro_batch_sizes(config: SearchConfig) -> Iterator[Contradiction]:
     other: KeyPath = ("batch", "global_batch_size")
     per_rank = "" if degree == 1 else f", the part of each of {degree} ranks"
     for index, size in enumerate(sizes):
+        path: KeyPath = ("batch", "micro_batch_sizes", index)
+        if whole % size == 0 and whole // size < config.runner.pipeline_stages:
+            stages = config.runner.pipeline_stages
+            allowed = [divisor for divisor in range(1, whole // stages + 1) if whole % divisor == 0]
+            text = (
+                f"{dotted(path)} is {size}, which divides {dotted(other)} {whole} into {whole // size}, but a step "
+                f"needs a micro-batch for each of runner.pipeline_stages {stages}; allowed: {_listed(allowed)}; change "
+                "one of the two"
+            )
+            yield Contradiction(path, other, text)
         if whole % size:
-            path: KeyPath = ("batch", "micro_batch_sizes", index)
             divisors = [divisor for divisor in range(1, min(whole, 4096) + 1) if whole % divisor == 0]
             text = (
                 f"{dotted(path)} is {size}, which does not divide {dotted(other)} {whole}{per_rank}; "

@@ -8,21 +8,23 @@ from dataclasses import replace
 
 import numpy as np
 
-from runners.parallel.records import Strategy
+from runners.parallel.records import PipelineCut, Strategy
 from runners.trial import DryRunResult, Prediction
 from search_spaces.choices import SearchChoices
+from search_spaces.memory_profile import MemoryProfile
 from search_spaces.memory_timeline import MemoryTimeline
 from search_spaces.policy import OFFLOAD, SEGMENT, BlockListPlacement, RecomputePolicy, units_of
 from search_spaces.ranked_profile import ranked_profile
-from search_spaces.registry import make_space
+from search_spaces.registry import encoding_of, make_space
+from search_spaces.stage_memory import PipelineStages, StageTimeline
 from tuner.prediction.both_reshardings import BothReshardings
 from tuner.prediction.candidates import CandidateSource, ListedCandidates
 from tuner.prediction.next_policy import PolicyProposer, Tried
+from tuner.prediction.pipeline_features import PipelineFeatures
+from tuner.prediction.pipeline_solver import PipelineSolver
 from tuner.prediction.placement_features import RESHARD_OFF, RNG_OFF, FloatArray, Label, PlacementFeatures
 from tuner.prediction.solver import NotNestedError, PlacementSolver
 
-#: The encoding whose policies are listed where they cannot be solved for.
-_ENCODING = "two_action"
 #: Policies that are listed, coarse ones first, where peaks come from the timeline and where each takes a dry run.
 _MOST_COMPUTED, _MOST_DRY_RUN = 3_000, 150
 
@@ -34,6 +36,8 @@ COMPILED_ERROR = 0.03
 
 #: Peaks of policies from a dry run of each; empty where that fails.
 DryRunPeaks = Callable[[Sequence[RecomputePolicy]], Sequence[int]]
+#: Predicted peak of each stage of a pipeline under a policy.
+StagePeaks = Callable[[RecomputePolicy], tuple[int, ...]]
 
 
 class Forecast:
@@ -42,20 +46,27 @@ class Forecast:
     Args:
         is_compiled: Trials run compiled code, which keeps and rebuilds other tensors than the model as it is: peaks
             steer the search, corrected by what was measured, but none is stated.
+        stage_peaks: Predicted peak of each stage of a pipeline; None for other strategies.
     """
 
-    def __init__(self, proposer: PolicyProposer, *, is_compiled: bool = False) -> None:
+    def __init__(
+        self, proposer: PolicyProposer, *, is_compiled: bool = False, stage_peaks: StagePeaks | None = None
+    ) -> None:
         self.proposer = proposer
         self._is_compiled = is_compiled
+        self._stage_peaks = stage_peaks
 
     def predict(self, policy: RecomputePolicy, tried: Sequence[Tried]) -> Prediction:
         """What is known of a policy, given the trials so far."""
         peak = None if self._is_compiled else self.proposer.peak_bytes(policy)
+        of_stages = None if self._stage_peaks is None else self._stage_peaks(policy)
         if all(trial.time is None for trial in tried):
-            return Prediction(peak_memory_bytes=peak)
+            return Prediction(peak_memory_bytes=peak, stage_peak_memory_bytes=of_stages)
         model = self.proposer.time_model(tried)
         time, deviation = self.proposer.predict_time(model, policy)
-        return Prediction(peak_memory_bytes=peak, time=time, time_deviation=deviation)
+        return Prediction(
+            peak_memory_bytes=peak, stage_peak_memory_bytes=of_stages, time=time, time_deviation=deviation
+        )
 
 
 def describe_dry_run(dry_run: DryRunResult) -> str:
@@ -80,6 +91,7 @@ def make_forecast(
     dry_run_peaks: DryRunPeaks,
     is_compiled: bool = False,
     strategy: Strategy = "none",
+    cut: PipelineCut | None = None,
 ) -> Forecast | None:
     """Predictions from the best that the dry run allows; None where the model has no dry run.
 
@@ -89,13 +101,16 @@ def make_forecast(
     Args:
         dry_run: Of a process that trains alone, whatever the strategy.
         strategy: How the ranks of a trial work together; decides what one of them holds.
+        cut: Where a pipeline cuts the model.
     """
     profile = dry_run.profile
     if profile is None:
         return None
     features = PlacementFeatures(choices)
-    if profile.refusal is not None and strategy == "fsdp2":
+    if profile.refusal is not None and strategy in ("fsdp2", "pipeline"):
         return None
+    if cut is not None:
+        return _pipeline_forecast(choices, profile, cut, cap_bytes)
     if profile.refusal is not None:
         price_means = plain_prices(features)
         policies = _coarse_policies(choices, _MOST_DRY_RUN)
@@ -128,6 +143,42 @@ def make_forecast(
 
     proposer = PolicyProposer(source, features, price_means, cap_bytes, error, peak_bytes)
     return Forecast(proposer, is_compiled=is_compiled)
+
+
+def _pipeline_forecast(choices: SearchChoices, profile: MemoryProfile, cut: PipelineCut, cap_bytes: int) -> Forecast:
+    """Of a model that is cut in stages: each has its own peak, and the slowest one decides how long a step is."""
+    stages = PipelineStages(cut.first_blocks, cut.outside_bytes, cut.hidden_bytes)
+    whole = MemoryTimeline(profile)
+    timeline = StageTimeline(whole, stages)
+    price_means = flops_prices(choices, PlacementFeatures(choices), whole)
+    plain = timeline.stage_flops(RecomputePolicy(choices.batches[-1]))
+    most = max(*plain, 1)
+    features = PipelineFeatures(
+        choices,
+        stages,
+        loads=[flops / most for flops in plain],
+        whole_load=sum(plain) / most,
+        price_means=price_means,
+    )
+    source: CandidateSource
+    if choices.allowed is None:
+        source = PipelineSolver(choices, features, timeline, make_space(encoding_of(choices), choices))
+    else:
+        policies = _coarse_policies(choices, _MOST_COMPUTED)
+        computed = np.array([timeline.peak_bytes(policy) for policy in policies], dtype=np.float64)
+        source = ListedCandidates(policies, computed, features)
+    return Forecast(
+        PolicyProposer(
+            source,
+            features,
+            price_means,
+            cap_bytes,
+            profile.max_relative_error,
+            timeline.peak_bytes,
+            base_means=features.base_means(),
+        ),
+        stage_peaks=timeline.stage_peaks,
+    )
 
 
 def _candidates(choices: SearchChoices, features: PlacementFeatures, timeline: MemoryTimeline) -> CandidateSource:
@@ -172,4 +223,4 @@ def _flops_price(label: Label, choices: SearchChoices, timeline: MemoryTimeline)
 
 
 def _coarse_policies(choices: SearchChoices, most: int) -> list[RecomputePolicy]:
-    return list(itertools.islice(make_space(_ENCODING, choices).policies(), most))
+    return list(itertools.islice(make_space(encoding_of(choices), choices).policies(), most))

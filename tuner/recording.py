@@ -200,6 +200,8 @@ class MlflowListener:
             metrics |= {f"memory_bytes.{kind}": float(size) for kind, size in memory.model_dump().items()}
         if trial.communication is not None:
             metrics |= _communication_metrics(trial.communication)
+        for stage, peak in enumerate(trial.stage_peak_memory_bytes or ()):
+            metrics[f"{names.STAGE_PEAK_MEMORY_BYTES}.{stage}"] = float(peak)
         if proof is not None:
             metrics[names.VERIFICATION_MAX_RELATIVE_ERROR] = proof.max_relative_error
             metrics[names.VERIFICATION_TOLERANCE] = proof.tolerance

@@ -92,6 +92,9 @@ class TrialRecord(_Record):
     compile_time_s: _From0 | None = None
     num_recompiles: _Count | None = None
     peak_rank: _Count | None = None
+    stage_peak_memory_bytes: tuple[_Positive, ...] | None = None
+    predicted_stage_peak_memory_bytes: tuple[_Positive, ...] | None = None
+    stage_micro_batches: tuple[_Positive, ...] | None = None
     communication: Communication | None = None
     verification: Verification | None
     node: str | None
@@ -432,6 +435,9 @@ def trial_record(
         data_parallel_degree=policy.batch.data_parallel_degree,
         global_batch_size=policy.batch.global_batch_size,
         predicted_peak_memory_bytes=None if result.prediction is None else result.prediction.peak_memory_bytes,
+        predicted_stage_peak_memory_bytes=(
+            None if result.prediction is None else result.prediction.stage_peak_memory_bytes
+        ),
         predicted_step_time_s=_finite(time_s),
         predicted_step_time_spread_s=_finite(spread_s),
         memory_bytes=result.memory_bytes,

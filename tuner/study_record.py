@@ -16,6 +16,7 @@ from tuner.results import ModelRecord, StudyResults, model_record
 #: Sections of search.yaml that decide what is measured and what wins. All others may change between sessions.
 _GOAL_SECTIONS = ("model", "batch", "optimizer", "memory_cap", "placement", "measurement")
 _GOAL_RUNNER_KEYS = ("device", "data_parallel_degree", "strategy")
+_GOAL_KEYS_OF_STRATEGY = {"fsdp2": ("reshard_after_forward",), "pipeline": ("pipeline_stages",)}
 
 
 def search_data(config: SearchConfig) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -
 def _goal(search: Mapping[str, Any], environment: Mapping[str, Any], model: ModelRecord) -> dict[str, Any]:
     goal = {section: search.get(section) for section in _GOAL_SECTIONS}
     runner = search.get("runner", {})
-    keys = (*_GOAL_RUNNER_KEYS, "reshard_after_forward") if runner.get("strategy") == "fsdp2" else _GOAL_RUNNER_KEYS
+    keys = (*_GOAL_RUNNER_KEYS, *_GOAL_KEYS_OF_STRATEGY.get(str(runner.get("strategy")), ()))
     goal["runner"] = {key: runner.get(key) for key in keys}
     goal["found"] = _found(environment, model)
     return goal

@@ -21,7 +21,7 @@ from runners.diagnosis.records import UnitCost
 from runners.trial import ModelInspection, Prediction, TrialResult
 from search_spaces.ablation import plain_policies
 from search_spaces.policy import RecomputePolicy
-from search_spaces.registry import make_space
+from search_spaces.registry import encoding_of, make_space
 from tuner import assemble
 from tuner.config import SearchConfig
 from tuner.config_file import resolved_yaml
@@ -50,8 +50,6 @@ from tuner.summary import StudySummary, summarize
 
 logger = logging.getLogger(__name__)
 
-#: How a policy is spelled as parameters; the other encoding is for spaces that the user spells block by block.
-_ENCODING = "two_action"
 #: Share of the time that writing results.json may take while trials come in quickly; each writing grows with them.
 _WRITING_SHARE = 0.05
 #: One set of field names for all results that are kept.
@@ -175,6 +173,7 @@ class _Session:
             dry_run_peaks=self._dry_run_peaks,
             is_compiled=compiled is not None,
             strategy=self._config.runner.strategy,
+            cut=self._inspection.pipeline_cut,
         )
         logger.info("%s", describe_dry_run(answer))
         if compiled is not None:
@@ -284,7 +283,7 @@ class _Session:
 
     def _open_study(self, *, is_new: bool) -> PolicyStudy:
         """The study with the trials of earlier sessions."""
-        space = make_space(_ENCODING, self._choices)
+        space = make_space(encoding_of(self._choices), self._choices)
         tried = TriedPolicies(space, self._objective)
         guide = None if self._forecast is None else Guide(self._forecast.proposer, tried)
         sampler = make_sampler(self._sampler, space, seed=self._config.search.seed, guide=guide)

@@ -14,6 +14,7 @@ from tuner.pareto import compare
 from tuner.prediction_errors import ErrorFigures, PredictionErrors, prediction_errors
 from tuner.results import LOST_STATUSES, StudyResults, TrialRecord
 from tuner.speed_ratio import Ratio
+from tuner.stage_text import stages_text
 
 _WHAT_MAKES_ROOM = (
     "Raise memory_cap, allow smaller micro-batches or more actions, or shrink what no placement can drop."
@@ -115,7 +116,10 @@ def _answer(results: StudyResults, summary: StudySummary, winner: TrialRecord) -
     yield from _against_recompute_all(results, summary, winner)
     yield from _drift(results)
     yield from _recompiles(winner)
-    if winner.communication is not None:
+    stages = stages_text(winner)
+    if stages is not None:
+        yield f"The winner's stages: {stages}."
+    elif winner.communication is not None:
         yield f"Each of the winner's {winner.data_parallel_degree} ranks: {communication_text(winner.communication)}."
     if summary.ties:
         listed = ", ".join(str(trial.number) for trial in summary.ties[:5])

@@ -22,7 +22,7 @@ from runners.workloads.seeding import seed_everything
 @contextmanager
 def fake_forward(
     workload: Workload, spec: WorkloadSpec, micro_batch_size: int
-) -> Iterator[tuple[nn.Module, Callable[[], object]]]:
+) -> Iterator[tuple[nn.Module, Callable[[], torch.Tensor]]]:
     """The model, and a function that runs one forward pass of it on a batch of that size.
 
     Raises:

@@ -69,6 +69,8 @@ class TrainingStep:
 
         Where the model's output names a ``loss_weight`` (say, its count of valid tokens), it weights the average.
         """
+        if self.parallel.schedule is not None:
+            return self.parallel.schedule.accumulate(micro_batches, self._forward, self.phases, before_micro_batch)
         losses: list[torch.Tensor] = []
         weights: list[torch.Tensor] = []
         for index, micro_batch in enumerate(micro_batches):

@@ -20,6 +20,8 @@ class DdpModel:
     Policies are placed on the inner model, whose modules are the same: they can be exchanged at any time.
     """
 
+    schedule = None
+
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         self._model = model
         self._size = dist.get_world_size()
@@ -41,6 +43,9 @@ class DdpModel:
 
     def whole_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         return ((name, p.grad) for name, p in self._model.named_parameters() if p.grad is not None)
+
+    def whole_buffers(self) -> dict[str, torch.Tensor]:
+        return dict(self._model.named_buffers())
 
     def takes(self, policy: RecomputePolicy | None) -> bool:
         return True

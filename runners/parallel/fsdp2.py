@@ -51,6 +51,7 @@ class Fsdp2Model:
     """
 
     gradient_bucket_bytes = 0
+    schedule = None
 
     def __init__(
         self, model: nn.Module, mesh: DeviceMesh, block_lists: Sequence[str], policy: RecomputePolicy | None
@@ -87,6 +88,9 @@ class Fsdp2Model:
             if parameter.grad is not None:
                 gradient = parameter.grad
                 yield name, gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+
+    def whole_buffers(self) -> dict[str, torch.Tensor]:
+        return dict(self._model.named_buffers())
 
     def takes(self, policy: RecomputePolicy | None) -> bool:
         return sharding_plan(self._model, self._block_lists, policy) == self._plan

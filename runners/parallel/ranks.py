@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from runners.parallel.records import RankSpec
+from runners.parallel.records import RankSpec, Strategy
 
 T = TypeVar("T")
 
@@ -54,11 +54,18 @@ class RankGroup:
         self._device = device
         # What ranks agree on travels apart from what the training sends, over the host's network.
         self._host_group = dist.new_group(backend="gloo", timeout=_NEVER)
+        self._subgroups: dict[tuple[int, ...], dist.ProcessGroup] = {}
 
     def gather(self, value: T) -> list[T]:
         values: list[T | None] = [None] * self.size
         dist.all_gather_object(values, value, group=self._host_group)
         return values  # type: ignore[return-value]  # every place is filled
+
+    def subgroup(self, members: tuple[int, ...]) -> dist.ProcessGroup:
+        """Some of the ranks; every rank has to ask for the same ones in the same order, members or not."""
+        if members not in self._subgroups:
+            self._subgroups[members] = dist.new_group(list(members), timeout=_NEVER)
+        return self._subgroups[members]
 
     @cached_property
     def mesh(self) -> DeviceMesh:
@@ -79,6 +86,11 @@ def join_ranks(spec: RankSpec, device: torch.device) -> RankGroup:
         timeout=_NEVER,
     )
     return RankGroup(spec, device)
+
+
+def data_place(strategy: Strategy, ranks: Ranks) -> tuple[int, int]:
+    """Which of how many parts of the samples this rank trains on; the stages of a pipeline all see the same ones."""
+    return (0, 1) if strategy == "pipeline" else (ranks.rank, ranks.size)
 
 
 def any_rank(ranks: Ranks, claim: bool) -> bool:

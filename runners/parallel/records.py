@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from runners.record import Record
 
-Strategy = Literal["none", "ddp", "fsdp2"]
+Strategy = Literal["none", "ddp", "fsdp2", "pipeline"]
 
 
 class RankSpec(Record):
@@ -23,6 +25,46 @@ class RankSpec(Record):
     address: str
     port: int
     interface: str | None = None
+
+
+class PipelineCut(Record):
+    """Where a model is cut into the stages of a pipeline.
+
+    Attributes:
+        blocks: Path of the list whose blocks the stages share.
+        first_blocks: The first block of each stage.
+        num_blocks: Of the list.
+        before: Parameters outside of the list that are used before its first block.
+        after: Those that are used after its last block; tied ones may be in both.
+        output_length: Elements of the tuple that a block returns, of which the first is the hidden state; None where it
+            returns the hidden state itself.
+        outside_bytes: Parameters outside of the list that each stage holds.
+        hidden_bytes: What one sample takes on its way from each stage to the next; one fewer than stages.
+    """
+
+    blocks: str
+    first_blocks: tuple[int, ...]
+    num_blocks: int
+    before: frozenset[str] = Field(default_factory=frozenset)
+    after: frozenset[str] = Field(default_factory=frozenset)
+    output_length: int | None = None
+    outside_bytes: tuple[int, ...] = ()
+    hidden_bytes: tuple[int, ...] = ()
+
+    @property
+    def num_stages(self) -> int:
+        return len(self.first_blocks)
+
+    def blocks_of(self, stage: int) -> range:
+        """Positions of the stage's blocks in the list."""
+        ends = (*self.first_blocks[1:], self.num_blocks)
+        return range(self.first_blocks[stage], ends[stage])
+
+    def stages_outside(self, name: str) -> tuple[int, ...]:
+        """The stages that hold a parameter outside of the list; one that nothing trains is on all of them."""
+        last = self.num_stages - 1
+        stages = ((0,) if name in self.before else ()) + ((last,) if name in self.after else ())
+        return stages or tuple(range(self.num_stages))
 
 
 class WaitingPlace(Record):

@@ -27,6 +27,11 @@ def parallelize(
         from runners.parallel.fsdp2 import Fsdp2Model
 
         return Fsdp2Model(model, ranks.mesh, spec.sharded_lists, policy)
+    if spec.strategy == "pipeline":
+        from runners.parallel.pipeline import PipelineModel
+
+        assert spec.pipeline_cut is not None, "trials of a pipeline are told where the model is cut"
+        return PipelineModel(model, ranks, spec.pipeline_cut, device, policy)
     from runners.parallel.ddp import DdpModel
 
     return DdpModel(model, device)

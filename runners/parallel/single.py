@@ -16,6 +16,7 @@ class SingleModel:
     """The model as it is."""
 
     gradient_bucket_bytes = 0
+    schedule = None
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -31,6 +32,9 @@ class SingleModel:
 
     def whole_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         return ((name, p.grad) for name, p in self._model.named_parameters() if p.grad is not None)
+
+    def whole_buffers(self) -> dict[str, torch.Tensor]:
+        return dict(self._model.named_buffers())
 
     def takes(self, policy: RecomputePolicy | None) -> bool:
         return True

@@ -150,11 +150,14 @@ class Prover:
         return recompute.model_copy(update=update)
 
     def _baseline_for(self, policy: RecomputePolicy) -> _Baseline:
-        accumulation = min(policy.batch.gradient_accumulation_steps, _MAX_ACCUMULATION)
+        # A pipeline is not filled by fewer micro-batches than it has stages.
+        enough = max(_MAX_ACCUMULATION, self._ranks.size if self._setup.spec.strategy == "pipeline" else 0)
+        accumulation = min(policy.batch.gradient_accumulation_steps, enough)
+        _, num_parts = self._setup.data_place
         smaller = [
             size
             for size in range(policy.batch.micro_batch_size, 0, -1)
-            if policy.batch.global_batch_size % (size * self._ranks.size) == 0
+            if policy.batch.global_batch_size % (size * num_parts) == 0
         ]
         for size in smaller:
             try:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from runners.devices.base import Device
-from runners.parallel.ranks import ALONE, Ranks, rank_seed
+from runners.parallel.ranks import ALONE, Ranks, data_place, rank_seed
 from runners.proof.randomness import seed_everything
 from runners.rig import Rig
 from runners.trial import WorkloadSpec
@@ -43,14 +43,20 @@ class ProofSetup:
         seed_everything(self.spec.seed)
 
     def own_batch(self, num_samples: int, *, step: int, part: int, sequence_length: int | None) -> dict[str, Any]:
-        """A batch of this rank's own: no two ranks have the same samples."""
-        part = part * self.ranks.size + self.ranks.rank
+        """A batch of this rank's own: no two ranks have the same samples, unless they train one model together."""
+        own, num_parts = self.data_place
+        part = part * num_parts + own
         return self.batch(num_samples, step=step, part=part, sequence_length=sequence_length)
 
     def batch(self, num_samples: int, *, step: int, part: int, sequence_length: int | None = None) -> dict[str, Any]:
         """The same for the same arguments, on all ranks; of the longest sequences unless told otherwise."""
         seed_everything(self.spec.seed + 1009 * step + part + 1)
         return self.workload.make_batch(num_samples, sequence_length)
+
+    @property
+    def data_place(self) -> tuple[int, int]:
+        """Which of how many parts of the samples are this rank's."""
+        return data_place(self.spec.strategy, self.ranks)
 
     def extreme_lengths(self) -> tuple[int | None, ...]:
         """The longest sequence length and, of several, the shortest."""

@@ -77,7 +77,8 @@ class SplitProof:
     ) -> SplitFinding | Exception:
         """The finding in one precision, or what the model raised there."""
         ranks = setup.ranks
-        smallest = micro_batch_size * ranks.size
+        _, num_parts = setup.data_place
+        smallest = micro_batch_size * num_parts
         for num_samples in range(self._global_batch_size, max(smallest - 1, micro_batch_size), -smallest):
             if self._global_batch_size % num_samples:
                 continue
@@ -101,7 +102,8 @@ def _compare(setup: ProofSetup, sequence_length: int | None, num_samples: int, m
     parts = split_batch(whole, example, num_samples=num_samples, micro_batch_size=micro_batch_size)
     ranks = setup.ranks
     whole_run = on_first_rank(ranks, setup.device, lambda: _silent_run(setup.alone(), [whole]))
-    divided, _ = _silent_run(setup, parts[ranks.rank :: ranks.size])
+    own, num_parts = setup.data_place
+    divided, _ = _silent_run(setup, parts[own::num_parts])
     if whole_run is None:
         finding = None
     else:

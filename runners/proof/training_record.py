@@ -82,7 +82,7 @@ def record_training(
             keep_gradients(step.model)
             step.drop_gradients()
         losses.append(statistics.fmean(ranks.gather(loss)))
-    named_buffers = dict(step.model.named_buffers())
+    named_buffers = step.parallel.whole_buffers()
     buffers.write(named_buffers.items())
     integer = frozenset(name for name, buffer in named_buffers.items() if not buffer.is_floating_point())
     own_losses = tuple(losses) if ranks.rank == 0 else ()

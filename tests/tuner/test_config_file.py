@@ -52,6 +52,7 @@ runner:
   resources_per_trial: auto
   data_parallel_degree: 1
   strategy: none
+  pipeline_stages: 1
   reshard_after_forward: true
   trial_timeout: 10m
   isolation: worker
@@ -460,7 +461,44 @@ class TestValues:
                 r"micro_batch_sizes\[0\] is 8, which does not divide batch.global_batch_size 4, the part of each of 2",
             ),
             (_with(runner="{data_parallel_degree: 0}"), "4: runner.data_parallel_degree is 0; allowed: a whole"),
-            (_with(runner="{strategy: fsdp}"), "4: runner.strategy is 'fsdp'; allowed: none, ddp, fsdp2; did you mean"),
+            (
+                _with(runner="{strategy: fsdp}"),
+                "4: runner.strategy is 'fsdp'; allowed: none, ddp, fsdp2, pipeline; did you",
+            ),
+            (
+                _with(runner="{pipeline_stages: 2}"),
+                "4: runner.pipeline_stages is 2, but runner.strategy is none; allowed: 2 or more with pipeline, 1 with",
+            ),
+            (
+                _with(runner="{strategy: pipeline}"),
+                "4: runner.pipeline_stages is 1, but runner.strategy is pipeline; allowed: 2 or more with pipeline",
+            ),
+            (
+                _with(runner="{strategy: pipeline, pipeline_stages: 9}"),
+                "4: runner.pipeline_stages is 9, but batch.global_batch_size is 8, .*; allowed: from 2 to 8; lower",
+            ),
+            (
+                _with(
+                    batch="{global_batch_size: 8, micro_batch_sizes: [4]}",
+                    runner="{strategy: pipeline, pipeline_stages: 4}",
+                ),
+                r"micro_batch_sizes\[0\] is 4, which divides batch.global_batch_size 8 into 2, .*; allowed: 1, 2;",
+            ),
+            (
+                _with(runner="{strategy: pipeline, pipeline_stages: 2, data_parallel_degree: 2}"),
+                "4: runner.data_parallel_degree is 2, but runner.strategy is pipeline, .*; allowed: 1; change one",
+            ),
+            (
+                _with(runner="{strategy: pipeline, pipeline_stages: 2}", placement="{actions: [none, offload]}"),
+                r"placement.actions\[1\] is offload, but runner.strategy is pipeline, .*; allowed: any other action",
+            ),
+            (
+                _with(
+                    batch="{global_batch_size: 8, sequence_length: [8, 16]}",
+                    runner="{strategy: pipeline, pipeline_stages: 2}",
+                ),
+                "batch.sequence_length is a list, but runner.strategy is pipeline, .*; allowed: a single length",
+            ),
             (
                 _with(runner="{strategy: ddp, reshard_after_forward: false}"),
                 "4: runner.reshard_after_forward is false, but runner.strategy ddp divides no blocks; allowed: true",

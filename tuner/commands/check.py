@@ -29,6 +29,7 @@ from tuner.diagnosis.place_table import place_table
 from tuner.diagnosis.predicted_sizes import SizePeaks, difference_text, largest_sizes_text, predicted_sizes
 from tuner.memory_size import describe_bytes, format_bytes
 from tuner.single_trial import run_single_trial
+from tuner.stage_text import stages_text
 
 #: Counted steps of a check: enough for a figure to look at, too few to rank anything.
 _NUM_STEPS = 3
@@ -145,10 +146,14 @@ def _report(
     yield from _step_lines(result)
     if result.communication is not None:
         yield f"  communication of a rank: {communication_text(result.communication)}"
+        stages = stages_text(result)
+        if stages is not None:
+            yield f"  {stages}"
         yield from _short_verdict(result, cap_bytes)
+        num_ranks = len(result.stage_micro_batches or ()) or result.policy.batch.data_parallel_degree
         yield _wrapped(
             f"note: what follows is of one process that trains alone, with the whole model and none of the "
-            f"{result.policy.batch.data_parallel_degree} ranks' communication; the line above is of the ranks."
+            f"{num_ranks} ranks' communication; the line above is of the ranks."
         )
     if result.status is not TrialStatus.COMPLETED:
         return

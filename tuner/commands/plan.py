@@ -125,7 +125,10 @@ def _plan_for_ranks(
     """The plan of one of the ranks that search.yaml asks for."""
     strategy, degree = config.runner.strategy, config.runner.data_parallel_degree
     profile = dry_run.profile
-    if profile is None or profile.refusal is not None:
+    cut = request.inspection.pipeline_cut
+    if cut is not None:
+        note = f"Predicted for {cut.num_stages} stages of a pipeline; each peak is that of the worst stage."
+    elif profile is None or profile.refusal is not None:
         note = f"Predicted for one process that trains alone: what {strategy} adds or divides is not in the peaks."
     else:
         reshards = request.choices.reshard_choices[0] is not False

@@ -18,6 +18,7 @@ from tuner.memory_size import format_bytes
 from tuner.objective import Objective
 from tuner.results import trial_record
 from tuner.single_trial import run_single_trial
+from tuner.stage_text import stages_text
 
 
 def verify_command(search_file: Path, policy_file: Path, *, as_json: bool) -> int:
@@ -99,6 +100,9 @@ def _show(result: TrialResult, cap_bytes: int, infeasible_reason: str | None) ->
     if result.peak_memory_bytes is not None:
         share = result.peak_memory_bytes / cap_bytes
         show_text(f"peak: {format_bytes(result.peak_memory_bytes)}, {share:.0%} of {format_bytes(cap_bytes)}")
+    stages = stages_text(result)
+    if stages is not None:
+        show_text(stages)
     if result.communication is not None:
         show_text(f"communication of a rank: {communication_text(result.communication)}")
     if result.step_time_s is not None:

@@ -73,6 +73,20 @@ def make_plan(request: PlanRequest, dry_run: DryRunResult, dry_run_peaks: DryRun
     profile = dry_run.profile
     assert profile is not None, "without a profile there is no plan"
     whole = _Whole(request, uniform_policies(request.choices))
+    cut = request.inspection.pipeline_cut
+    if cut is not None and (profile.refusal is not None or request.num_shards > 1):
+        why = profile.refusal or f"--shard is {request.num_shards}, which goes with data parallel ranks; leave it out"
+        raise NotPredictableError(f"runner.strategy is pipeline, whose stages cannot be predicted: {why}")
+    if cut is not None:
+        predictor = stretches_predictor(
+            request.choices,
+            dry_run,
+            request.times,
+            cap_bytes=request.cap_bytes,
+            tokens=request.inspection.tokens_per_sample,
+            cut=cut,
+        )
+        return whole.plan(predictor, profile, None)
     if profile.refusal is None:
         divided = sharded_profile(profile, request.num_shards)
         predictor = stretches_predictor(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from runners.parallel.records import PipelineCut
 from runners.trial import DryRunResult
 from search_spaces.choices import SearchChoices
 from search_spaces.memory_timeline import MemoryTimeline
@@ -101,10 +102,16 @@ class Predictor:
 
 
 def stretches_predictor(
-    choices: SearchChoices, dry_run: DryRunResult, times: StudyTimes | None, *, cap_bytes: int, tokens: float | None
+    choices: SearchChoices,
+    dry_run: DryRunResult,
+    times: StudyTimes | None,
+    *,
+    cap_bytes: int,
+    tokens: float | None,
+    cut: PipelineCut | None = None,
 ) -> Predictor:
-    """For a model whose peaks are added up from traced stretches."""
-    forecast = make_forecast(choices, dry_run, cap_bytes=cap_bytes, dry_run_peaks=_no_dry_runs)
+    """For a model whose peaks are added up from traced stretches; ``cut`` is where a pipeline cuts it."""
+    forecast = make_forecast(choices, dry_run, cap_bytes=cap_bytes, dry_run_peaks=_no_dry_runs, cut=cut)
     assert forecast is not None, "there is a profile"
     timeline = MemoryTimeline(dry_run.profile) if dry_run.profile is not None else None
     return Predictor(forecast.proposer, timeline, times, tokens_per_sample=tokens)

@@ -96,6 +96,7 @@ class PolicyProposer:
         price_means: What each label is expected to cost, in plain steps; see `TimePrior`.
         prior_error: Relative error of predicted peaks among themselves.
         peak_bytes: Predicted peak of any policy; None where it is not known.
+        base_means: As `TimePrior` takes them.
     """
 
     source: CandidateSource
@@ -104,13 +105,14 @@ class PolicyProposer:
     cap_bytes: int
     prior_error: float
     peak_bytes: Callable[[RecomputePolicy], int | None]
+    base_means: FloatArray | None = None
     _prior: TimePrior = field(init=False)
     #: The last model and what it was fitted to: a proposal and its prediction ask for the same one.
     _fitted: tuple[list[Tried], TimeModel] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         sizes = [batch.micro_batch_size for batch in self.features.batches]
-        self._prior = TimePrior(sizes, self.price_means)
+        self._prior = TimePrior(sizes, self.price_means, self.base_means)
 
     def propose(
         self, tried: Sequence[Tried], is_taken: Callable[[RecomputePolicy], bool], *, seed: int

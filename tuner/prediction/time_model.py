@@ -102,12 +102,17 @@ class TimePrior:
     Args:
         micro_batch_sizes: In samples, in the order of ``batch_index``.
         price_means: What recomputing all blocks of a list is expected to add, in plain steps, shape (num_labels,).
+        base_means: How long plain steps of each size are expected to be beside one another, shape (num_batches,); None
+            expects them to be alike.
     """
 
-    def __init__(self, micro_batch_sizes: Sequence[int], price_means: FloatArray) -> None:
+    def __init__(
+        self, micro_batch_sizes: Sequence[int], price_means: FloatArray, base_means: FloatArray | None = None
+    ) -> None:
         self.num_batches = len(micro_batch_sizes)
         self.num_labels = len(price_means)
         self.price_means = price_means
+        self.base_means: FloatArray = np.ones(self.num_batches) if base_means is None else base_means
         octaves = np.log2(np.asarray(micro_batch_sizes, dtype=np.float64))
         distances = np.abs(octaves[:, None] - octaves[None, :])
         self._likeness: FloatArray = np.exp(-distances / _LENGTH_OCTAVES)
@@ -117,7 +122,7 @@ class TimePrior:
     def mean(self) -> FloatArray:
         """Of all weights, shape (num_weights,)."""
         rest = np.zeros(self.num_batches * self.num_labels + self.num_labels)
-        return np.concatenate([np.ones(self.num_batches), self.price_means, rest])
+        return np.concatenate([self.base_means, self.price_means, rest])
 
     @cached_property
     def settings(self) -> tuple[tuple[float, float, _PriorSetting], ...]:
@@ -219,13 +224,14 @@ class TimeModel:
         # The unit: a plain step takes about one. What is left of it the bases take up.
         self._unit = 1.0
         for first in observations[:1]:
-            self._unit = first.time / (1.0 + float(first.shares @ prior.price_means))
+            plain = float(prior.base_means[first.batch_index])
+            self._unit = first.time / (plain * (1.0 + float(first.shares @ prior.price_means)))
         times = np.array([o.time for o in observations]) / self._unit
         variances = (np.array([o.standard_error for o in observations]) / self._unit) ** 2
         batches = [o.batch_index for o in observations]
         shares = np.array([o.shares for o in observations]).reshape(len(observations), prior.num_labels)
         tilts = np.array([o.tilts for o in observations]).reshape(shares.shape)
-        self._base: FloatArray = np.ones(prior.num_batches)
+        self._base: FloatArray = prior.base_means
         self._fit(batches, shares, tilts, times, variances)
         # Prices are relative to bases, which only a first fit tells. A base of nothing would leave prices without
         # effect; no size is five times as fast as another.
