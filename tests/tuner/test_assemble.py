@@ -57,6 +57,7 @@ def test_a_workload_is_what_the_file_says(tmp_path: Path) -> None:
         "compile_memory_budget": None,
         "strategy": "none",
         "sharded_lists": (),
+        "pipeline_cut": None,
     }
 
 
