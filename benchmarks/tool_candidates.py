@@ -5,20 +5,22 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+from torch._functorch import config as functorch_config
+from torch._inductor.compile_fx import compile_fx
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from runners.apply_policy import apply_policy
 from search_spaces.policy import RecomputePolicy
 
 PLAIN, OURS = "no recompute", "recompute-tuner"
-#: Shares of the compiler's memory budget that are tried.
-BUDGETS = (1.0, 0.75, 0.5, 0.25, 0.1, 0.0)
+#: Shares of the compiler's memory budget that are tried. A whole model takes long to compile, so fewer there.
+BLOCK_BUDGETS = (1.0, 0.75, 0.5, 0.25, 0.0)
+MODEL_BUDGETS = (0.75, 0.5, 0.1)
 _ATEN = torch.ops.aten
 _MATMULS = frozenset({_ATEN.mm.default, _ATEN.addmm.default, _ATEN.bmm.default, _ATEN.baddbmm.default})
 _ATTENTION = frozenset(
@@ -37,16 +39,12 @@ class Candidate:
 
     Attributes:
         put_on: Changes a fresh model in place.
-        compiling: Entered for the first step, in which the compiler reads its settings.
-        search_time_s: What finding the setting took; None where a person picks it.
     """
 
     tool: str
     setting: str
     micro_batch_size: int
     put_on: Callable[[nn.Module], object]
-    compiling: Callable[[], AbstractContextManager[object]] = nullcontext
-    search_time_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -66,8 +64,9 @@ def existing_tools(blocks: str, micro_batch_sizes: Sequence[int], *, with_compil
     whole = micro_batch_sizes[0]
     for size in micro_batch_sizes:
         yield Candidate(PLAIN, "micro-batch alone", size, lambda _: None)
-    for size in micro_batch_sizes:
+    for size in micro_batch_sizes[:-1]:
         yield Candidate("every block", "checkpoint", size, functools.partial(_recompute, blocks, 1, None))
+    for size in micro_batch_sizes[:2]:
         yield Candidate("every second block", "checkpoint", size, functools.partial(_recompute, blocks, 2, None))
     for setting, keeps in (
         ("keep matmuls and attention", functools.partial(_Keeping, _MATMULS | _ATTENTION)),
@@ -77,19 +76,20 @@ def existing_tools(blocks: str, micro_batch_sizes: Sequence[int], *, with_compil
         yield Candidate("operator presets", setting, whole, functools.partial(_recompute, blocks, 1, keeps))
     if not with_compiler:
         return
-    for budget in BUDGETS:
-        compiling = functools.partial(_budget, budget)
-        yield Candidate("torch.compile, blocks", f"budget {budget:g}", whole, _compile_blocks(blocks), compiling)
-        yield Candidate("torch.compile, model", f"budget {budget:g}", whole, _compile_model, compiling)
+    for budget in BLOCK_BUDGETS:
+        put_on = functools.partial(_compile_blocks, blocks, budget)
+        yield Candidate("torch.compile, blocks", f"budget {budget:g}", whole, put_on)
+    for budget in MODEL_BUDGETS:
+        yield Candidate("torch.compile, model", f"budget {budget:g}", whole, functools.partial(_compile_model, budget))
 
 
-def our_candidate(policy: RecomputePolicy, search_time_s: float | None) -> Candidate:
+def our_candidate(policy: RecomputePolicy) -> Candidate:
     """A policy as it would be put on in training."""
 
     def put_on(model: nn.Module) -> None:
         apply_policy(model, policy)
 
-    return Candidate(OURS, policy.summary(), policy.batch.micro_batch_size, put_on, search_time_s=search_time_s)
+    return Candidate(OURS, policy.summary(), policy.batch.micro_batch_size, put_on)
 
 
 def unusable_tools() -> list[NotRun]:
@@ -142,23 +142,24 @@ def _checkpointed(forward: Callable[..., Any], keeps: Callable[[], _Keeping] | N
     return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts)
 
 
-def _compile_blocks(blocks: str) -> Callable[[nn.Module], None]:
-    def put_on(model: nn.Module) -> None:
-        for block in _blocks(model, blocks):
-            block.compile(dynamic=False)
-
-    return put_on
+def _compile_blocks(blocks: str, budget: float, model: nn.Module) -> None:
+    for block in _blocks(model, blocks):
+        block.compile(dynamic=False, backend=_compiler(budget))
 
 
-def _compile_model(model: nn.Module) -> None:
-    model.compile(dynamic=False)
+def _compile_model(budget: float, model: nn.Module) -> None:
+    model.compile(dynamic=False, backend=_compiler(budget))
 
 
-def _budget(budget: float) -> AbstractContextManager[object]:
-    import torch._functorch.config as config
+@functools.cache
+def _compiler(budget: float) -> Callable[..., Any]:
+    """The default compiler with its setting made; one for each budget, or all would share the first one's code."""
 
-    patched: AbstractContextManager[object] = config.patch(activation_memory_budget=budget)
-    return patched
+    def compile_within(graph: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Any:
+        with functorch_config.patch(activation_memory_budget=budget):
+            return compile_fx(graph, example_inputs)
+
+    return compile_within
 
 
 def _blocks(model: nn.Module, path: str) -> list[nn.Module]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,7 +32,6 @@ class Measured:
         peak_ratio: Peak over that of the plain step.
         time_ratio: Step time over that of the plain step, from steps in turn.
         time_ratio_spread: Its standard error.
-        search_time_s: What finding the setting took; None where a person picks it.
         first_step_s: Compilation included.
     """
 
@@ -43,8 +42,23 @@ class Measured:
     peak_bytes: int
     time_ratio: float
     time_ratio_spread: float
-    search_time_s: float | None
     first_step_s: float
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How all of it was measured.
+
+    Attributes:
+        num_rounds: Steps of each setting that counted.
+        searches: How our own settings were found, in a sentence.
+        took_s: Wall time of the whole comparison, searches included.
+    """
+
+    machine: str
+    num_rounds: int
+    searches: str
+    took_s: float
 
 
 def best_within(measured: Sequence[Measured], cap: float) -> Measured | None:
@@ -60,11 +74,11 @@ def by_tool(measured: Sequence[Measured]) -> dict[str, list[Measured]]:
     return tools
 
 
-def table(measured: Sequence[Measured], caps: Sequence[float]) -> Table:
-    """Rows are tools, columns are caps."""
+def table(measured: Sequence[Measured], caps: Sequence[float], search_times_s: Mapping[str, float]) -> Table:
+    """Rows are tools, columns are caps; a tool without a search time is set by hand."""
     drawn = Table("tool", *(f"{cap:.0%}" for cap in caps), "search")
     for tool, of_tool in by_tool(measured).items():
-        drawn.add_row(tool, *(_cell(best_within(of_tool, cap)) for cap in caps), _search_text(of_tool))
+        drawn.add_row(tool, *(_cell(best_within(of_tool, cap)) for cap in caps), _search_text(search_times_s.get(tool)))
     return drawn
 
 
@@ -75,27 +89,27 @@ def _cell(best: Measured | None) -> str:
     return f"{best.time_ratio:.2f}{spread} ({best.peak_ratio:.0%})"
 
 
-def _search_text(of_tool: Sequence[Measured]) -> str:
-    times_s = [each.search_time_s for each in of_tool if each.search_time_s is not None]
-    return f"{sum(times_s):.0f} s" if times_s else "by hand"
+def _search_text(time_s: float | None) -> str:
+    if time_s is None:
+        return "by hand"
+    return "before" if math.isnan(time_s) else f"{time_s:.0f} s"
 
 
 def page(
     measured: Sequence[Measured],
     caps: Sequence[float],
     failures: Sequence[Failure],
-    *,
-    machine: str,
-    num_rounds: int,
+    search_times_s: Mapping[str, float],
+    setup: Setup,
 ) -> str:
     """The text of docs/tools.md."""
     plain = measured[0]
     introduction = (
         "Written by `python benchmarks/tools.py`, which measures all of it anew: one process, steps of every candidate "
-        f"in turn, {num_rounds} each, on {machine}. The work is the built-in GPT; 100 % is the plain step's peak of "
-        f"{plain.peak_bytes / _MIB:.1f} MiB, and 1.00 is its time. A cell is the fastest setting of a tool whose "
-        "measured peak is within the cap: time over the plain step's, its standard error, and the peak. Every row does "
-        "the same samples."
+        f"in turn, {setup.num_rounds} each, on {setup.machine}. The work is the built-in GPT; 100 % is the plain "
+        f"step's peak of {plain.peak_bytes / _MIB:.1f} MiB, and 1.00 is its time. A cell is the fastest setting of a "
+        "tool whose measured peak is within the cap: time over the plain step's, its standard error, and the peak. Every "
+        f"row does the same samples. {setup.searches} The whole comparison took {setup.took_s / 60:.0f} minutes."
     )
     lines = [
         "# Beside other tools",
@@ -106,7 +120,8 @@ def page(
         _row(["---"] * (len(caps) + 2)),
     ]
     for tool, of_tool in by_tool(measured).items():
-        lines.append(_row([tool, *(_cell(best_within(of_tool, cap)) for cap in caps), _search_text(of_tool)]))
+        search = _search_text(search_times_s.get(tool))
+        lines.append(_row([tool, *(_cell(best_within(of_tool, cap)) for cap in caps), search]))
     lines += ["", "![time over peak of every setting](images/tools.svg)", ""]
     if failures:
         lines += ["Not measured:", ""] + [f"- {each.tool}: {each.reason}" for each in failures] + [""]

@@ -61,6 +61,7 @@ DATA_PARALLEL_DEGREE = "data_parallel_degree"
 GLOBAL_BATCH_SIZE = "global_batch_size"
 PRESERVE_RNG_STATE = "preserve_rng_state"
 RESHARD_AFTER_FORWARD = "reshard_after_forward"
+COMPILE_MEMORY_BUDGET = "compile_memory_budget"
 
 # Parameters of a study.
 MODEL = "model"

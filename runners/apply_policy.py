@@ -178,7 +178,8 @@ def _replacements(
     units = placement.unit_paths
     make_region = partial(Region, preserve_rng_state=policy.preserve_rng_state, observer=observer)
     is_compiled = policy.compile == COMPILE_BLOCKS
-    forwards = [CompiledCall(block.forward) if is_compiled else block.forward for block in blocks]
+    budget = policy.compile_memory_budget
+    forwards = [CompiledCall(block.forward, budget) if is_compiled else block.forward for block in blocks]
     for region in placement.regions:
         if region.action == SEGMENT:
             for first, last in region.segments():

@@ -31,12 +31,9 @@ class CompiledCall:
         if torch.compiler.is_compiling():
             return self.original(*args, **kwargs)  # Whatever holds this block is being compiled with it.
         if self._compiled is None:
-            self._compiled = torch.compile(self.original, dynamic=False)
-        if self._memory_budget is None:
-            return self._compiled(*args, **kwargs)
-        # Read when a shape is compiled, which any call may do.
-        with functorch_config.patch(activation_memory_budget=self._memory_budget):
-            return self._compiled(*args, **kwargs)
+            backend = "inductor" if self._memory_budget is None else _compiler_within(self._memory_budget)
+            self._compiled = torch.compile(self.original, dynamic=False, backend=backend)
+        return self._compiled(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledCall:
         """Bound to the copied module; compiled code stays with the module it was made for."""
@@ -46,3 +43,20 @@ class CompiledCall:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_compiled": None}
+
+
+@functools.cache
+def _compiler_within(memory_budget: float) -> Callable[..., Any]:
+    """The default compiler with that budget, which it reads when it divides a graph into forward and backward.
+
+    One object for each budget: torch tells code of one from code of another by the compiler alone, and would run what
+    was made within another budget where all of them had the same one.
+    """
+
+    def compile_within(graph: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> Any:
+        from torch._inductor.compile_fx import compile_fx
+
+        with functorch_config.patch(activation_memory_budget=memory_budget):
+            return compile_fx(graph, example_inputs)
+
+    return compile_within

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import torch
 import torch._dynamo
+from torch import hub
 from torch._inductor import async_compile, cpp_builder
 from torch._inductor.exc import InvalidCxxCompiler
 
@@ -38,6 +39,8 @@ def compiling_afresh() -> Iterator[CompileWatch]:
     What is compiled is compiled from the beginning, as far as the compiler's cache on disk does not hold it. Beyond the
     number of versions that are kept, torch would run plain code without a word; here that is an error.
     """
+    # The compiler draws progress bars, and a bar starts a thread that outlives it.
+    hub.tqdm.monitor_interval = 0  # type: ignore[attr-defined]  # not among what it exports; a stand-in without tqdm
     limits = torch._dynamo.config.patch(recompile_limit=_MOST_VERSIONS, fail_on_recompile_limit_hit=True)
     torch._dynamo.reset()
     watch = CompileWatch()

@@ -19,7 +19,7 @@ from runners.block_lists import (
 from runners.block_units import ATTENTION, MLP, has_unit, known_paths, unit_candidates
 from runners.call_trace import traced_calls
 from runners.keep_sets import find_keep_sets
-from runners.named_operators import refuse_idle_operators
+from runners.named_operators import idle_actions
 from runners.own_recompute import is_switched_on, watch_for_recompute
 from runners.watched_list import WatchedList
 from runners.workloads.nearest import known_names
@@ -82,13 +82,17 @@ def inspect_model(
     notes = [*_model_notes(model, has_own_recompute), *_missing_list_notes(model, lists)]
     notes += [note for each in lists for note in _list_notes(each)]
     notes += _missing_unit_notes(lists, (ATTENTION, MLP) if units is None else tuple(units))
-    refuse_idle_operators(keep_sets, [each.container.blocks for each in lists], run_step)
+    idle = idle_actions(keep_sets, [each.container.blocks for each in lists], run_step)
     found_for = tuple(filter(asks_for_keep_sets, keep_sets))
     shape = ModelShape(
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
         block_lists=tuple(
-            replace(each.block_list(), keep_sets=find_keep_sets(each.container.blocks, run_step, found_for))
-            for each in lists
+            replace(
+                each.block_list(),
+                keep_sets=find_keep_sets(each.container.blocks, run_step, found_for),
+                idle_keeps=idle_here,
+            )
+            for each, idle_here in zip(lists, idle, strict=True)
         ),
         notes=tuple(notes),
     )

@@ -2,37 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torch import nn
 
 from runners.base import WorkloadError
 from runners.kept_outputs import operator_named
 from runners.operator_profile import profile_operators
-from search_spaces.actions import asks_for_keep_sets, kept_by
+from search_spaces.actions import asks_for_keep_sets, kept_by, normal_action
 from search_spaces.kept_operators import KeptOperator
 
 
-def refuse_idle_operators(
+def idle_actions(
     actions: Iterable[str], block_lists: Sequence[Sequence[nn.Module]], run_step: Callable[[], object]
-) -> None:
+) -> list[tuple[str, ...]]:
     """Looks for each action's operators in the middle block of each list.
 
     Args:
         actions: Selective ones; those that name no operators themselves are passed over.
         run_step: Runs one forward pass of the model on a small batch, with gradients enabled.
 
+    Returns:
+        For each list the actions, in normal form, of whose operators its block runs none.
+
     Raises:
         WorkloadError: This torch lacks one of them, or no list's block runs any of an action's.
     """
-    named = [action for action in actions if not asks_for_keep_sets(action)]
+    named = {normal_action(action): action for action in actions if not asks_for_keep_sets(action)}
     if not named:
-        return
+        return [() for _ in block_lists]
     profiles = [profile_operators(blocks[len(blocks) // 2], run_step) for blocks in block_lists]
-    run = {call.name for profile in profiles if profile is not None for call in profile.calls}
-    for action in named:
-        names = [KeptOperator.parse(entry).name for entry in kept_by(action)]
-        unknown = next((name for name in names if operator_named(name) is None), None)
+    run_by_list = [set() if profile is None else {call.name for call in profile.calls} for profile in profiles]
+    operators = {action: {KeptOperator.parse(entry).name for entry in kept_by(action)} for action in named}
+    _refuse(named, operators, set().union(*run_by_list))
+    return [
+        tuple(action for action, names in operators.items() if run and not run.intersection(names))
+        for run in run_by_list
+    ]
+
+
+def _refuse(named: Mapping[str, str], operators: Mapping[str, set[str]], run: set[str]) -> None:
+    for normal, action in named.items():
+        names = operators[normal]
+        unknown = next((name for name in sorted(names) if operator_named(name) is None), None)
         if unknown is not None:
             raise WorkloadError(
                 f"placement.actions names {action}, but this torch has no operator {unknown}; import what brings it in "

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from runners.measure.copy_times import HostCopies, PlainForward
 from runners.parallel.records import Communication, PipelineCut, Strategy
 from runners.record import Record
 from search_spaces.choices import SearchChoices
@@ -57,7 +58,7 @@ class WorkloadSpec(Record):
         shorter_sequence_lengths: The others, ascending; steps take turns at all lengths.
         compile: What `torch.compile` is applied to in trials and playoffs, as in a policy; None runs the model as it
             is. Dry runs, diagnoses and timelines are of the model as it is either way.
-        compile_memory_budget: As in a policy.
+        compile_memory_budget: As in a policy; of policies that have none of their own.
         device: ``auto``, ``cpu``, ``cuda`` or ``npu``.
         strategy: How the ranks of a trial train together. What is no trial (a dry run, a diagnosis) runs in one
             process, as if it were ``none``.
@@ -89,8 +90,10 @@ class WorkloadSpec(Record):
         return self.shorter_sequence_lengths + (() if self.sequence_length is None else (self.sequence_length,))
 
     def as_run(self, policy: RecomputePolicy) -> RecomputePolicy:
-        """The policy as trials and playoffs run it: compiled as the workload is."""
-        return replace(policy, compile=self.compile, compile_memory_budget=self.compile_memory_budget)
+        """The policy as trials and playoffs run it: compiled as the workload is, within its own budget if any."""
+        budget = policy.compile_memory_budget
+        own = self.compile_memory_budget if budget is None else budget
+        return replace(policy, compile=self.compile, compile_memory_budget=own)
 
 
 class InspectionSpec(Record):
@@ -101,6 +104,7 @@ class InspectionSpec(Record):
         units: Unit name to path below the block; None finds them.
         inner_units: Names of the units to be found that begin or end inside a module.
         keep_sets: Selective actions: those that ask for keep-sets, and those whose operators are to be checked.
+        host_copies: Whether to find out how fast the device and its host exchange memory.
         micro_batch_size: Samples of the traced step.
         pipeline_stages: Stages that the model is to be cut into; None cuts nothing.
         on_fake_tensors: The model is built and run without data, so that it need not fit this machine; nor need the
@@ -112,6 +116,7 @@ class InspectionSpec(Record):
     units: dict[str, str] | None = None
     inner_units: tuple[str, ...] = ()
     keep_sets: tuple[str, ...] = ()
+    host_copies: bool = False
     micro_batch_size: int = 1
     pipeline_stages: int | None = None
     on_fake_tensors: bool = False
@@ -129,6 +134,8 @@ class ModelInspection(Record):
         device_memory_bytes: Memory that a percentage cap is a share of.
         environment: Versions, device name and thread count of the worker.
         pipeline_cut: None where no stages were asked for.
+        host_copies: None where they were not asked for, or no device is there.
+        plain_forward: Beside them.
     """
 
     shape: ModelShape
@@ -139,6 +146,8 @@ class ModelInspection(Record):
     device_memory_bytes: int | None = None
     environment: dict[str, Any] = Field(default_factory=dict)
     pipeline_cut: PipelineCut | None = None
+    host_copies: HostCopies | None = None
+    plain_forward: PlainForward | None = None
 
 
 #: Kinds of questions about a workload that a worker answers, each by its method of that name.

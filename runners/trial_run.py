@@ -194,8 +194,10 @@ class TrialRun:
 
     def _rebuilds_unseen(self) -> bool:
         """Whether compiled code rebuilds something within itself; regions around compiled blocks are seen."""
+        if self._policy.compile_memory_budget is not None:
+            return True
         if self._policy.compile == COMPILE_MODEL:
-            return self._policy.recomputes or self._policy.compile_memory_budget is not None
+            return self._policy.recomputes
         regions = [region for of_list in self._policy.placement for region in of_list.regions]
         return self._policy.compile is not None and any(region.unit_names() for region in regions)
 

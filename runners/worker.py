@@ -24,7 +24,9 @@ from runners.dry_run.fake_forward import fake_forward
 from runners.dry_run.fake_values import NoDryRunError
 from runners.dry_run.profile_model import profile_model
 from runners.inspect_model import InspectedModel, inspect_model
+from runners.measure.copy_times import PlainForward
 from runners.measure.device_probe import probe_time_s
+from runners.measure.host_copies import best_time_s, measure_host_copies
 from runners.parallel.pipeline_cut import find_pipeline_cut
 from runners.parallel.ranks import ALONE, RankGroup, join_ranks
 from runners.parallel.records import RankSpec
@@ -97,7 +99,16 @@ class TrialWorker:
             rig = Rig(workload, spec.workload, device)
             seed_everything(spec.workload.seed)
             batch = workload.make_batch(spec.micro_batch_size)
-            return _inspection(rig.model, lambda: rig.step.forward(batch), spec, workload, device)
+            inspection = _inspection(rig.model, lambda: rig.step.forward(batch), spec, workload, device)
+            if not spec.host_copies:
+                return inspection
+            forward_s = best_time_s(lambda: rig.step.forward(batch), device)
+            return inspection.model_copy(
+                update={
+                    "host_copies": measure_host_copies(device),
+                    "plain_forward": PlainForward(micro_batch_size=spec.micro_batch_size, time_s=forward_s),
+                }
+            )
         finally:
             self.left_by_inspection = process_state.restore()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from search_spaces.choices import SearchChoices
-from search_spaces.policy import BLOCK, NONE, BatchShape, BlockListPlacement, RecomputePolicy
+from search_spaces.policy import BLOCK, NONE, BatchShape, RecomputePolicy
 from search_spaces.uniform import uniform_placements
 
 
@@ -17,7 +17,7 @@ def plain_policies(choices: SearchChoices) -> tuple[RecomputePolicy, ...]:
     1. the baseline: no recompute at the largest micro-batch;
     2. every block at the largest, and none at the smallest micro-batch. These are the two ways out when the baseline
        does not fit, and a tight cap may leave nothing else; together they bound what placement and micro-batch buy;
-    3. the other actions at the largest micro-batch, which price each action;
+    3. the other actions at the largest micro-batch, which price each action, and the compiler's budgets there;
     4. every block at the smallest micro-batch: close to the least memory there is;
     5. no recompute, then every block, at the micro-batches between, the middle ones first, since each outcome says on
        which side of it the cap is crossed.
@@ -26,20 +26,19 @@ def plain_policies(choices: SearchChoices) -> tuple[RecomputePolicy, ...]:
     """
     placements = uniform_placements(choices)
     largest, *smaller = choices.batches
-    order: list[tuple[str, BatchShape]] = [(NONE, largest), (BLOCK, largest)]
+    first: list[tuple[str, BatchShape]] = [(NONE, largest), (BLOCK, largest)]
     if smaller:
-        order.append((NONE, smaller[-1]))
-    order.extend((action, largest) for action in placements)
-    if smaller:
-        order.append((BLOCK, smaller[-1]))
+        first.append((NONE, smaller[-1]))
+    first.extend((action, largest) for action in placements)
+    then = [(BLOCK, smaller[-1])] if smaller else []
     for action in (NONE, BLOCK):
-        order.extend((action, batch) for batch in _middle_first(smaller[:-1]))
-    policies = (_policy(choices, batch, placements[action]) for action, batch in order if action in placements)
-    return tuple(dict.fromkeys(policies))
+        then.extend((action, batch) for batch in _middle_first(smaller[:-1]))
 
+    def policies(order: Sequence[tuple[str, BatchShape]]) -> list[RecomputePolicy]:
+        return [choices.policy(batch, placements[action]) for action, batch in order if action in placements]
 
-def _policy(choices: SearchChoices, batch: BatchShape, placement: tuple[BlockListPlacement, ...]) -> RecomputePolicy:
-    return choices.policy(batch, placement)
+    budgets = [choices.budget_policy(largest, budget) for budget in choices.budget_choices[1:]]
+    return tuple(dict.fromkeys((*policies(first), *budgets, *policies(then))))
 
 
 def _middle_first(batches: Sequence[BatchShape]) -> list[BatchShape]:

@@ -1,16 +1,17 @@
-"""The axes that every search space has beside its placements: micro-batch size, RNG state, sharding of blocks."""
+"""The axes that a search space has beside its placements: micro-batch, RNG state, sharding, the compiler's budget."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from search_spaces.choices import Placements, SearchChoices
+from search_spaces.choices import DEFAULT_BUDGET, Placements, SearchChoices
 from search_spaces.parameters import Choice, Parameter, ParameterValue
 from search_spaces.policy import BatchShape, RecomputePolicy
 
 MICRO_BATCH_SIZE = "micro_batch_size"
 PRESERVE_RNG_STATE = "preserve_rng_state"
 RESHARD_AFTER_FORWARD = "reshard_after_forward"
+COMPILE_MEMORY_BUDGET = "compile_memory_budget"
 
 
 class BatchAxes:
@@ -26,12 +27,17 @@ class BatchAxes:
             parameters.append(Choice(PRESERVE_RNG_STATE, self._choices.rng_choices))
         if len(self._choices.reshard_choices) > 1:
             parameters.append(Choice(RESHARD_AFTER_FORWARD, (True, False)))
+        if len(self._choices.budget_choices) > 1:
+            parameters.append(Choice(COMPILE_MEMORY_BUDGET, self._choices.budget_choices))
         return parameters
 
     def decode(self, values: Mapping[str, ParameterValue], placements: Placements) -> RecomputePolicy:
-        """The policy of these placements under the values of the axes."""
-        preserve = bool(values.get(PRESERVE_RNG_STATE, self._choices.rng_choices[0]))
+        """The policy of these placements under the values of the axes; a budget stands in place of all placements."""
         batch = self._choices.batch(int(values[MICRO_BATCH_SIZE]))
+        budget = float(values.get(COMPILE_MEMORY_BUDGET, DEFAULT_BUDGET))
+        if budget != DEFAULT_BUDGET:
+            return self._choices.budget_policy(batch, budget)
+        preserve = bool(values.get(PRESERVE_RNG_STATE, self._choices.rng_choices[0]))
         reshard = values.get(RESHARD_AFTER_FORWARD, self._choices.reshard_choices[0])
         return RecomputePolicy(
             batch, placements, preserve, reshard_after_forward=None if reshard is None else bool(reshard)
@@ -56,15 +62,33 @@ class BatchAxes:
             values[RESHARD_AFTER_FORWARD] = reshard
         elif reshard is not (self._choices.reshard_choices[0] is not False):
             raise ValueError(f"reshard_after_forward is {reshard}; this search tries {not reshard} only")
+        if len(self._choices.budget_choices) > 1:
+            values[COMPILE_MEMORY_BUDGET] = self._allowed_budget(policy)
+        elif policy.compile_memory_budget is not None:
+            raise ValueError(f"compile_memory_budget is {policy.compile_memory_budget:g}; this search tries none")
         return values
 
     def policies(self, placements: Placements) -> Iterator[RecomputePolicy]:
-        """Every distinct policy of these placements; without recompute there is one way to handle RNG state."""
+        """Every distinct policy of these placements.
+
+        Without recompute there is one way to handle RNG state, and the compiler's budgets are tried.
+        """
         recomputes = any(of_list.regions for of_list in placements)
         for batch in self._choices.batches:
             for preserve in self._choices.rng_choices if recomputes else (True,):
                 for reshard in self._choices.reshard_choices:
                     yield RecomputePolicy(batch, placements, preserve, reshard_after_forward=reshard).canonical()
+            for budget in () if recomputes else self._choices.budget_choices[1:]:
+                yield self._choices.budget_policy(batch, budget)
+
+    def _allowed_budget(self, policy: RecomputePolicy) -> float:
+        budget = DEFAULT_BUDGET if policy.compile_memory_budget is None else policy.compile_memory_budget
+        allowed = ", ".join(f"{each:g}" for each in self._choices.budget_choices)
+        if budget not in self._choices.budget_choices:
+            raise ValueError(f"compile_memory_budget is {budget:g}; this search tries {allowed}")
+        if budget != DEFAULT_BUDGET and policy.recomputes:
+            raise ValueError(f"compile_memory_budget is {budget:g} beside a placement; this search tries one of both")
+        return budget
 
     def _allowed_micro_batch_size(self, batch: BatchShape) -> int:
         if batch not in self._choices.batches:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, zip_longest
 from typing import Literal, TypeAlias
@@ -36,6 +36,8 @@ from search_spaces.policy import (
 RngChoice: TypeAlias = bool | Literal["search"]
 #: One placement for each list of blocks, in the model's order.
 Placements: TypeAlias = tuple[BlockListPlacement, ...]
+#: Of the compiler's memory budget: it keeps what it likes.
+DEFAULT_BUDGET = 1.0
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,9 @@ class SearchChoices:
         reshard_after_forward: What blocks that are sharded over ranks do after forward; ``search`` tries both.
         allowed: The only placements that may be tried, canonical, those that recompute least first, the plain one among
             them; None where actions combine freely.
-        is_compiled: Trials run compiled code, within which not every region can be placed.
+        compile: What trials compile, as in a policy; within compiled code not every region can be placed.
+        compile_memory_budgets: Budgets of the compiler that are tried in place of a placement; empty leaves it at its
+            default, which is a choice even where it is left out, since every search measures the baseline.
         stage_borders: First blocks of the stages of a pipeline but the first, in the one list that it is cut in.
     """
 
@@ -171,10 +175,13 @@ class SearchChoices:
     data_parallel_degree: int = 1
     reshard_after_forward: RngChoice = True
     allowed: tuple[Placements, ...] | None = None
-    is_compiled: bool = False
+    compile: str | None = None
+    compile_memory_budgets: tuple[float, ...] = ()
     stage_borders: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.compile_memory_budgets and self.compile is None:
+            raise ValueError("compile_memory_budgets is set, but compile is not; a budget is of compiled code")
         if not self.micro_batch_sizes:
             raise ValueError("micro_batch_sizes is empty; at least one size that divides the global batch is needed")
         for size in self.micro_batch_sizes:
@@ -207,6 +214,22 @@ class SearchChoices:
         choices = {True: (None,), False: (False,), "search": (None, False)}
         return choices[self.reshard_after_forward]
 
+    @cached_property
+    def budget_choices(self) -> tuple[float, ...]:
+        """Largest first; 1 is the compiler's default, the only one under which actions are placed."""
+        return tuple(sorted({DEFAULT_BUDGET, *map(float, self.compile_memory_budgets)}, reverse=True))
+
+    @cached_property
+    def plain_placements(self) -> Placements:
+        return tuple(of_list.place([NONE] * of_list.num_modules) for of_list in self.block_lists)
+
+    def budget_policy(self, batch: BatchShape, budget: float) -> RecomputePolicy:
+        """The canonical policy that leaves what is rebuilt to the compiler."""
+        policy = self.policy(batch, self.plain_placements)
+        if budget == DEFAULT_BUDGET:
+            return policy
+        return replace(policy, compile=self.compile, compile_memory_budget=budget).canonical()
+
     def policy(self, batch: BatchShape, placements: Placements) -> RecomputePolicy:
         """The canonical policy of these placements, all else as the search tries it first."""
         preserve, reshard = self.rng_choices[0], self.reshard_choices[0]
@@ -228,7 +251,7 @@ class SearchChoices:
 
     def _why_impossible(self, action: str, blocks: BlockList) -> str | None:
         reason = why_impossible(action, blocks)
-        return why_not_compiled(action, dict(blocks.units)) if reason is None and self.is_compiled else reason
+        return why_not_compiled(action, dict(blocks.units)) if reason is None and self.compile is not None else reason
 
     def notes(self) -> tuple[str, ...]:
         """What the user asked for and a list cannot do, one sentence each."""
@@ -300,6 +323,8 @@ def why_impossible(action: str, blocks: BlockList) -> str | None:
         if blocks.num_blocks < 2:
             return "the list has a single block"
         return "one module stands at several positions" if blocks.aliases else None
+    if action in blocks.idle_keeps:
+        return "its blocks run none of these operators"
     missing = _missing_units(action, blocks)
     if not missing:
         return _overlap(action, blocks)

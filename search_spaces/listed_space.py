@@ -55,7 +55,8 @@ class ListedSpace:
     def count_up_to(self, limit: int) -> int:
         """The number of distinct policies, or ``limit`` where there are more."""
         num_plain = sum(not any(of_list.regions for of_list in listed) for listed in self._listed)
-        per_batch = num_plain + (len(self._listed) - num_plain) * len(self._choices.rng_choices)
+        num_recomputing = len(self._listed) - num_plain
+        per_batch = num_plain * len(self._choices.budget_choices) + num_recomputing * len(self._choices.rng_choices)
         return min(limit, per_batch * len(self._choices.batches))
 
     def _in_order(self, policy: RecomputePolicy) -> Placements:

@@ -31,6 +31,7 @@ class BlockList:
         aliases: Groups of positions that hold the same module; such positions are given one choice.
         overlaps: Pairs of units of which one runs within the other, so that no action can name both.
         keep_sets: What was found for the selective actions that were asked for.
+        idle_keeps: Selective actions that name operators of which its blocks run none, in normal form.
         segment_refusal: Why consecutive blocks cannot share one recompute region; None where they can.
     """
 
@@ -42,6 +43,7 @@ class BlockList:
     segment_refusal: str | None = None
     overlaps: tuple[tuple[str, str], ...] = ()
     keep_sets: tuple[KeepSet, ...] = ()
+    idle_keeps: tuple[str, ...] = ()
 
     @property
     def can_segment(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-ParameterValue: TypeAlias = int | str | bool
+ParameterValue: TypeAlias = int | float | str | bool
 
 
 @dataclass(frozen=True)

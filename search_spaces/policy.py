@@ -215,10 +215,10 @@ def _check_budget(budget: object, compiled: str | None) -> None:
         return
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 <= budget <= 1:
         raise PolicyError(f"compile_memory_budget is {budget!r}; a number from 0 to 1 is allowed")
-    if compiled != COMPILE_MODEL:
+    if compiled is None:
         raise PolicyError(
-            f"compile_memory_budget is {budget!r}, but compile is {compiled or 'left out'}; it goes with compile "
-            f"{COMPILE_MODEL} only"
+            f"compile_memory_budget is {budget!r}, but compile is left out; it goes with compile "
+            f"{' or '.join(COMPILE_MODES)} only"
         )
 
 
@@ -242,8 +242,8 @@ class RecomputePolicy:
             ``model`` the whole model; None runs the model as it is.
         reshard_after_forward: What blocks that ``fully_shard`` divides do after forward: False keeps them whole until
             backward, None is torch's own way, which frees them and gathers them again. True says the same as None.
-        compile_memory_budget: Share of the activations that the compiler may keep, 0 to 1; it rebuilds the rest within
-            its own code. Only where the whole model is compiled; None leaves it at the compiler's default.
+        compile_memory_budget: Share of the activations that the compiler may keep in each piece of code that it makes,
+            0 to 1; it rebuilds the rest within that code. None leaves it at the compiler's default, which keeps all.
         measured: What a study wrote beside the policy; it is carried along and takes no part in equality.
     """
 

@@ -80,8 +80,8 @@ class ProductSpace:
         num_placements = 1
         for encoding in self._encodings:
             num_placements *= encoding.count_up_to(limit)
-        # The placement without any recompute has one way to handle RNG state, the others have all.
-        per_batch = 1 + (num_placements - 1) * len(self._choices.rng_choices)
+        # The placement without any recompute has one way to handle RNG state and all budgets, the others vice versa.
+        per_batch = len(self._choices.budget_choices) + (num_placements - 1) * len(self._choices.rng_choices)
         return min(limit, per_batch * len(self._choices.batches))
 
     def _placements(self) -> Iterator[tuple[BlockListPlacement, ...]]:

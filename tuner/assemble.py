@@ -11,7 +11,7 @@ from mlflow_config.settings import TrackingSettings, tracking_settings
 from runners.local_inspector import LocalInspector
 from runners.step_timeline.records import StepTimelineSpec
 from runners.trial import DryRunSpec, InspectionSpec, MeasurementSpec, ModelInspection, TrialSpec, WorkloadSpec
-from search_spaces.actions import SELECTIVE, action_kind
+from search_spaces.actions import OFFLOAD, SELECTIVE, action_kind
 from search_spaces.choices import SearchChoices, every_micro_batch_size
 from search_spaces.policy import COMPILE_BLOCKS, RecomputePolicy
 from tuner.config import SearchConfig
@@ -47,7 +47,7 @@ def workload_spec(config: SearchConfig, inspection: ModelInspection | None = Non
         dtype=config.model.dtype,
         autocast=config.model.autocast,
         compile=config.model.compile,
-        compile_memory_budget=config.model.compile_memory_budget,
+        compile_memory_budget=config.model.fixed_budget,
         batch_factory=config.batch.factory,
         sequence_length=longest,
         shorter_sequence_lengths=tuple(shorter),
@@ -78,6 +78,7 @@ def inspection_spec(config: SearchConfig) -> InspectionSpec:
         units=None if units == "auto" else dict(units),
         inner_units=inner_units_in(config.placement.actions) if units == "auto" else (),
         keep_sets=tuple(action for action in config.placement.actions if action_kind(action) == SELECTIVE),
+        host_copies=OFFLOAD in config.placement.actions,
         # Batch statistics need two samples, and some models refuse one; two are hardly dearer.
         micro_batch_size=min((size for size in micro_batch_sizes(config) if size > 1), default=1),
         pipeline_stages=config.runner.pipeline_stages if config.runner.strategy == "pipeline" else None,
@@ -146,7 +147,8 @@ def search_choices(config: SearchConfig, inspection: ModelInspection) -> SearchC
         segment_sizes=None if sizes == "auto" else tuple(sizes),
         preserve_rng_state=config.placement.preserve_rng_state,
         data_parallel_degree=config.runner.data_parallel_degree,
-        is_compiled=config.model.compile is not None,
+        compile=config.model.compile,
+        compile_memory_budgets=config.model.searched_budgets,
         reshard_after_forward=config.runner.reshard_after_forward,
         stage_borders=() if inspection.pipeline_cut is None else inspection.pipeline_cut.first_blocks[1:],
     )

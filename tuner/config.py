@@ -20,6 +20,7 @@ from tuner.config_values import (
     AutoOrList,
     AutoOrMapping,
     BatchFactory,
+    CompileBudgets,
     Duration,
     MemoryCap,
     ModelFactory,
@@ -98,11 +99,21 @@ class ModelSection(_Section):
         description="What torch.compile is applied to in trials, and by the exported policy in training: each block by "
         "itself, or the whole model; null measures the model as it is.",
     )
-    compile_memory_budget: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = Field(
+    compile_memory_budget: CompileBudgets = Field(
         default=None,
-        description="Share of the activations that the compiler may keep where the whole model is compiled; it "
-        "rebuilds the rest in its own code. null leaves it at the compiler's default.",
+        description="Share of the activations that the compiler may keep; it rebuilds the rest in its own code. null "
+        "leaves it at the compiler's default. Of a list each is tried in place of a placement, the default as well.",
     )
+
+    @property
+    def searched_budgets(self) -> tuple[float, ...]:
+        """Those that are tried; empty where all trials have the same one."""
+        return self.compile_memory_budget if isinstance(self.compile_memory_budget, tuple) else ()
+
+    @property
+    def fixed_budget(self) -> float | None:
+        """That of all trials; None where there is none, or where several are tried."""
+        return None if isinstance(self.compile_memory_budget, tuple) else self.compile_memory_budget
 
 
 class BatchSection(_Section):

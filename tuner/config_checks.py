@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from search_spaces.actions import OFFLOAD, SEGMENT, UNIT_JOINER, WHOLE_BLOCK_ACTIONS, units_of
-from search_spaces.policy import COMPILE_MODEL
+from search_spaces.policy import COMPILE_MODES
 from search_spaces.yaml_nodes import KeyPath, dotted
 from search_spaces.yaml_words import quoted
 from tuner.config_names import FOUND_INNER_UNITS, FOUND_UNITS, RNG_OF_TARGET
@@ -147,6 +147,7 @@ def _listed(numbers: list[int]) -> str:
 
 def _repeated_entries(config: SearchConfig) -> Iterator[Contradiction]:
     lists: tuple[tuple[KeyPath, object], ...] = (
+        (("model", "compile_memory_budget"), config.model.compile_memory_budget),
         (("batch", "micro_batch_sizes"), config.batch.micro_batch_sizes),
         (("batch", "sequence_length"), config.batch.sequence_length),
         (("placement", "blocks"), config.placement.blocks),
@@ -205,16 +206,25 @@ def _rng_of_target(config: SearchConfig) -> Iterator[Contradiction]:
 
 
 def _compile_memory_budget(config: SearchConfig) -> Iterator[Contradiction]:
-    budget, compiled = config.model.compile_memory_budget, config.model.compile
-    if budget is None or compiled == COMPILE_MODEL:
+    budget, target = config.model.compile_memory_budget, config.placement.target
+    if budget is None:
         return
     path: KeyPath = ("model", "compile_memory_budget")
-    other: KeyPath = ("model", "compile")
-    text = (
-        f"{dotted(path)} is {budget:g}, but {dotted(other)} is {compiled or 'null'}; allowed with "
-        f"{dotted(other)} {COMPILE_MODEL} only: remove {path[-1]} or write {other[-1]}: {COMPILE_MODEL}"
-    )
-    yield Contradiction(path, other, text)
+    shown = f"{budget:g}" if isinstance(budget, float) else f"[{', '.join(f'{each:g}' for each in budget)}]"
+    if config.model.compile is None:
+        other: KeyPath = ("model", "compile")
+        text = (
+            f"{dotted(path)} is {shown}, but {dotted(other)} is null; allowed with {dotted(other)} "
+            f"{' or '.join(COMPILE_MODES)}: remove {path[-1]} or write one of these"
+        )
+        yield Contradiction(path, other, text)
+    if target not in (None, "policy"):
+        other = ("placement", "target")
+        text = (
+            f"{dotted(path)} is {shown}, but {dotted(other)} {target} cannot say a budget of the compiler; allowed "
+            f"with {dotted(other)} policy or null: remove {path[-1]} or {other[-1]}"
+        )
+        yield Contradiction(path, other, text)
 
 
 def _step_counts(config: SearchConfig) -> Iterator[Contradiction]:

@@ -125,6 +125,11 @@ StudyStore = Annotated[
 TrackingStore = Annotated[
     str, AfterValidator(check_tracking_store), Field(examples=["sqlite:///mlflow.db", "http://127.0.0.1:5000"])
 ]
+_Budget = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+CompileBudgets = Annotated[
+    Annotated[_Budget | None, WORD] | Annotated[tuple[_Budget, ...], AS_TUPLE, LIST],
+    BY_SHAPE,
+]
 SequenceLengths = Annotated[
     Annotated[PositiveInt | None, WORD] | Annotated[tuple[PositiveInt, ...], AS_TUPLE, LIST],
     BY_SHAPE,

@@ -9,28 +9,31 @@ from dataclasses import replace
 import numpy as np
 
 from runners.parallel.records import PipelineCut, Strategy
-from runners.trial import DryRunResult, Prediction
+from runners.trial import DryRunResult, ModelInspection, Prediction
 from search_spaces.choices import SearchChoices
 from search_spaces.memory_profile import MemoryProfile
 from search_spaces.memory_timeline import MemoryTimeline
-from search_spaces.policy import OFFLOAD, SEGMENT, BlockListPlacement, RecomputePolicy, units_of
+from search_spaces.policy import NONE, OFFLOAD, SEGMENT, BlockListPlacement, RecomputePolicy, units_of
 from search_spaces.ranked_profile import ranked_profile
 from search_spaces.registry import encoding_of, make_space
 from search_spaces.stage_memory import PipelineStages, StageTimeline
 from tuner.prediction.both_reshardings import BothReshardings
-from tuner.prediction.candidates import CandidateSource, ListedCandidates
+from tuner.prediction.candidates import CandidateSource, JoinedSources, ListedCandidates
 from tuner.prediction.next_policy import PolicyProposer, Tried
 from tuner.prediction.pipeline_features import PipelineFeatures
 from tuner.prediction.pipeline_solver import PipelineSolver
-from tuner.prediction.placement_features import RESHARD_OFF, RNG_OFF, FloatArray, Label, PlacementFeatures
+from tuner.prediction.placement_features import FloatArray, Label, PlacementFeatures
 from tuner.prediction.solver import NotNestedError, PlacementSolver
 
 #: Policies that are listed, coarse ones first, where peaks come from the timeline and where each takes a dry run.
 _MOST_COMPUTED, _MOST_DRY_RUN = 3_000, 150
 
-#: What moving the activations of all blocks to the host and back adds to a plain step, before any was measured: it runs
-#: no FLOPs, and how much of it hides behind the computation nobody knows.
+#: What moving the activations of all blocks to the host and back adds to a plain step, where nobody has measured how
+#: fast copies are: it runs no FLOPs.
 _OFFLOAD_PRICE = 0.2
+#: What the compiler's rebuilds add to a plain step where it may keep nothing, before any was measured: half a forward
+#: pass, since it begins with what is cheap to rebuild.
+_BUDGET_PRICE = 1 / 6
 #: How far the ratios of compiled peaks to those of the model as it is lie apart, before any was measured.
 COMPILED_ERROR = 0.03
 
@@ -92,6 +95,7 @@ def make_forecast(
     is_compiled: bool = False,
     strategy: Strategy = "none",
     cut: PipelineCut | None = None,
+    inspection: ModelInspection | None = None,
 ) -> Forecast | None:
     """Predictions from the best that the dry run allows; None where the model has no dry run.
 
@@ -102,11 +106,14 @@ def make_forecast(
         dry_run: Of a process that trains alone, whatever the strategy.
         strategy: How the ranks of a trial work together; decides what one of them holds.
         cut: Where a pipeline cuts the model.
+        inspection: Knows how fast copies to the host are.
     """
     profile = dry_run.profile
     if profile is None:
         return None
     features = PlacementFeatures(choices)
+    budgets = [choices.budget_policy(batch, of) for of in choices.budget_choices[1:] for batch in choices.batches]
+    choices = replace(choices, compile_memory_budgets=())
     if profile.refusal is not None and strategy in ("fsdp2", "pipeline"):
         return None
     if cut is not None:
@@ -118,6 +125,11 @@ def make_forecast(
         peaks = {policy: peak + buckets for policy, peak in zip(policies, dry_run_peaks(policies), strict=False)}
         if not peaks:
             return None
+        static_bytes = profile.parameter_bytes + profile.optimizer_state_bytes
+        for policy in budgets:
+            plain = choices.policy(policy.batch, choices.plain_placements)
+            if plain in peaks:
+                peaks[policy] = _peak_within_budget(policy, peaks[plain], static_bytes)
         listed = ListedCandidates(list(peaks), np.array(list(peaks.values()), dtype=np.float64), features)
         error = COMPILED_ERROR if is_compiled else 0.0
         proposer = PolicyProposer(listed, features, price_means, cap_bytes, error, peaks.get)
@@ -134,13 +146,19 @@ def make_forecast(
     }
     label = features.reshard_label
     first = choices.reshard_choices[0]
-    source = sources[first] if label is None else BothReshardings(sources[None], sources[False], label)
-    price_means = flops_prices(choices, features, timelines[first])
+    source: CandidateSource = sources[first] if label is None else BothReshardings(sources[None], sources[False], label)
+    price_means = flops_prices(choices, features, timelines[first], inspection)
     error = profile.max_relative_error + (COMPILED_ERROR if is_compiled else 0.0)
 
     def peak_bytes(policy: RecomputePolicy) -> int:
-        return timelines[policy.reshard_after_forward].peak_bytes(policy)
+        timeline = timelines[policy.reshard_after_forward]
+        peak = timeline.peak_bytes(policy)
+        static_bytes = timeline.step_profile(policy.batch.micro_batch_size).static_bytes
+        return _peak_within_budget(policy, peak, static_bytes)
 
+    if budgets:
+        peaks_of_budgets = np.array([peak_bytes(policy) for policy in budgets], dtype=np.float64)
+        source = JoinedSources(source, ListedCandidates(budgets, peaks_of_budgets, features))
     proposer = PolicyProposer(source, features, price_means, cap_bytes, error, peak_bytes)
     return Forecast(proposer, is_compiled=is_compiled)
 
@@ -181,6 +199,13 @@ def _pipeline_forecast(choices: SearchChoices, profile: MemoryProfile, cut: Pipe
     )
 
 
+def _peak_within_budget(policy: RecomputePolicy, plain_bytes: int, static_bytes: int) -> int:
+    """A guess that lets each budget be tried: the compiler keeps exactly its share. What is measured corrects it."""
+    if policy.compile_memory_budget is None:
+        return plain_bytes
+    return static_bytes + round(policy.compile_memory_budget * max(plain_bytes - static_bytes, 0))
+
+
 def _candidates(choices: SearchChoices, features: PlacementFeatures, timeline: MemoryTimeline) -> CandidateSource:
     """The solver, where actions combine freely and lists of blocks nest; else a list of policies."""
     if choices.allowed is None:
@@ -195,31 +220,57 @@ def _candidates(choices: SearchChoices, features: PlacementFeatures, timeline: M
 
 def plain_prices(features: PlacementFeatures) -> FloatArray:
     """What to expect without any count of FLOPs: forward is a third of a step, and two units share a block evenly."""
-    return np.array([_plain_price(label.action) for label in features.labels])
+    return np.array([_plain_price(label) for label in features.labels])
 
 
-def _plain_price(action: str) -> float:
-    if action in (RNG_OFF, RESHARD_OFF):
-        return 0.0
-    whole = not units_of(action)
-    return 1 / 3 if whole else min(len(units_of(action)), 2) / 6
-
-
-def flops_prices(choices: SearchChoices, features: PlacementFeatures, timeline: MemoryTimeline) -> FloatArray:
-    """FLOPs that recomputing all blocks of a list adds under each label, over those of a plain step."""
-    return np.array([_flops_price(label, choices, timeline) for label in features.labels])
-
-
-def _flops_price(label: Label, choices: SearchChoices, timeline: MemoryTimeline) -> float:
+def _plain_price(label: Label) -> float:
     if label.list_index is None:
-        return 0.0
+        return _price_over_all_lists(label)
+    whole = not units_of(label.action)
+    return 1 / 3 if whole else min(len(units_of(label.action)), 2) / 6
+
+
+def _price_over_all_lists(label: Label) -> float:
+    return 0.0 if label.budget is None else _BUDGET_PRICE * (1 - label.budget)
+
+
+def flops_prices(
+    choices: SearchChoices,
+    features: PlacementFeatures,
+    timeline: MemoryTimeline,
+    inspection: ModelInspection | None = None,
+) -> FloatArray:
+    """FLOPs that recomputing all blocks of a list adds under each label, over those of a plain step.
+
+    What offloading adds is told by the bytes that it moves and by how fast copies are.
+    """
+    return np.array([_flops_price(label, choices, timeline, inspection) for label in features.labels])
+
+
+def _flops_price(
+    label: Label, choices: SearchChoices, timeline: MemoryTimeline, inspection: ModelInspection | None
+) -> float:
+    if label.list_index is None:
+        return _price_over_all_lists(label)
     if label.action == OFFLOAD:
-        return _OFFLOAD_PRICE
+        return _offload_price(label.list_index, choices, timeline, inspection)
     of_list = choices.block_lists[label.list_index]
     size = label.segment_size if label.action == SEGMENT else None
     placement: BlockListPlacement = of_list.place([label.action] * of_list.num_modules, size)
     plain, recomputed = timeline.flops(RecomputePolicy(choices.batches[-1], (placement,), choices.rng_choices[0]))
     return recomputed / plain if plain else 0.0
+
+
+def _offload_price(
+    list_index: int, choices: SearchChoices, timeline: MemoryTimeline, inspection: ModelInspection | None
+) -> float:
+    if inspection is None or inspection.host_copies is None or inspection.plain_forward is None:
+        return _OFFLOAD_PRICE
+    size = choices.batches[-1].micro_batch_size
+    of_list = timeline.step_profile(size).lists[list_index]
+    moved_bytes = sum(timeline.cell(of_list, (of_class,), NONE).forward.delta_bytes for of_class in of_list.classes)
+    forward = inspection.plain_forward
+    return inspection.host_copies.added_s(moved_bytes, forward.forward_s(size)) / forward.step_s(size)
 
 
 def _coarse_policies(choices: SearchChoices, most: int) -> list[RecomputePolicy]:

@@ -317,6 +317,8 @@ def _params(trial: TrialRecord) -> dict[str, str | int | float | bool]:
     }
     if policy.reshard_after_forward is not None:
         params[names.RESHARD_AFTER_FORWARD] = policy.reshard_after_forward
+    if policy.compile_memory_budget is not None:
+        params[names.COMPILE_MEMORY_BUDGET] = policy.compile_memory_budget
     for placement in policy.placement:
         actions = ", ".join(f"{r.first}-{r.last}: {shown_action(r.action)}" for r in placement.regions)
         params[names.placement_param(placement.blocks)] = actions or "none"

@@ -174,6 +174,7 @@ class _Session:
             is_compiled=compiled is not None,
             strategy=self._config.runner.strategy,
             cut=self._inspection.pipeline_cut,
+            inspection=self._inspection,
         )
         logger.info("%s", describe_dry_run(answer))
         if compiled is not None:

@@ -45,7 +45,8 @@ class UnitCost(Record):
         micro_batch_size: In samples.
         saved_bytes: Bytes alive between forward and backward that the action does away with; negative where it keeps
             more than it drops.
-        rebuild_time_s: Seconds that its recompute takes in one micro-batch; the median of a few.
+        rebuild_time_s: Seconds that its recompute takes in one micro-batch, the median of a few; of ``offload`` what
+            the copies to the host and back take by themselves, whatever hides them.
     """
 
     blocks: str

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
@@ -17,6 +18,8 @@ from runners.devices.base import Device
 from runners.diagnosis.places import Places
 from runners.diagnosis.records import UnitCost
 from runners.diagnosis.step_log import StepLog
+from runners.measure.copy_times import HostCopies
+from runners.measure.host_copies import measure_host_copies
 from runners.measure.phases import Phase
 from runners.proof.randomness import seed_everything
 from runners.rig import Rig
@@ -24,7 +27,16 @@ from runners.worker_session import WorkerSession
 from search_spaces.actions import kept_by, units_of
 from search_spaces.choices import BlockListChoices, SearchChoices
 from search_spaces.model_shape import BlockList
-from search_spaces.policy import BLOCK, SEGMENT, UNIT_JOINER, BatchShape, BlockListPlacement, RecomputePolicy, Region
+from search_spaces.policy import (
+    BLOCK,
+    OFFLOAD,
+    SEGMENT,
+    UNIT_JOINER,
+    BatchShape,
+    BlockListPlacement,
+    RecomputePolicy,
+    Region,
+)
 from search_spaces.unit_span import is_spans, parse_spans
 
 #: Steps whose rebuilds are timed under each placement; the figure is their median. Short steps are timed more often,
@@ -98,9 +110,12 @@ class UnitCostMeter:
         times_s = self._rebuild_times(shape, batch, min_rounds, rounds_s)
         costs = []
         for of_list in self._choices.block_lists:
-            saved = self._saved_bytes(of_list, shape, batch, plain)
+            bytes_of = self._saved_and_moved_bytes(of_list, shape, batch, plain)
             for region in _shown(of_list, _keys(of_list, plain)):
                 seconds = [times_s[name] for name in _region_names(of_list.blocks, region) if name in times_s]
+                saved_bytes, moved_bytes = bytes_of[region]
+                if moved_bytes:
+                    seconds = [self._host_copies.both_ways_s(moved_bytes)]
                 if seconds:  # Without a rebuild nothing was recomputed: no gradient flows there, or it is not called.
                     costs.append(
                         UnitCost(
@@ -109,7 +124,7 @@ class UnitCostMeter:
                             last=region.last,
                             action=region.action,
                             micro_batch_size=shape.micro_batch_size,
-                            saved_bytes=saved[region],
+                            saved_bytes=saved_bytes,
                             rebuild_time_s=sum(seconds),
                         )
                     )
@@ -120,22 +135,27 @@ class UnitCostMeter:
         batch: _Batch = self._session.workload.make_batch(shape.micro_batch_size)
         return batch
 
-    def _saved_bytes(
+    def _saved_and_moved_bytes(
         self, of_list: BlockListChoices, shape: BatchShape, batch: _Batch, plain: _KeptByForward
-    ) -> dict[Region, int]:
-        by_kind: dict[Hashable, int] = {}
-        saved = {}
+    ) -> dict[Region, tuple[int, int]]:
+        """What each region keeps less than the plain block, and what it copies to the host."""
+        by_kind: dict[Hashable, tuple[int, int]] = {}
         for region, key in _keys(of_list, plain).items():
             if key not in by_kind:
                 positions = _positions(of_list, region)
                 everywhere = [replace(region, first=p, last=p + region.num_blocks - 1) for p in positions]
                 policy = RecomputePolicy(shape, (_placement(of_list.blocks, everywhere),), self._preserves_rng)
+                self._rig.phases.host_bytes = 0
                 kept = self._forward(policy, batch).num_bytes
                 num_calls = sum(plain.num_calls[of_list.blocks.path, p] for p in positions)
-                num_regions = max(len(region.unit_names()), 1) * num_calls
-                by_kind[key] = plain.num_bytes - kept - num_regions * self._rng_bytes
-            saved[region] = by_kind[key]
-        return saved
+                num_regions = 0 if region.action == OFFLOAD else max(len(region.unit_names()), 1) * num_calls
+                saved_bytes = plain.num_bytes - kept - num_regions * self._rng_bytes
+                by_kind[key] = saved_bytes, self._rig.phases.host_bytes
+        return {region: by_kind[key] for region, key in _keys(of_list, plain).items()}
+
+    @cached_property
+    def _host_copies(self) -> HostCopies:
+        return measure_host_copies(self._session.device)
 
     @property
     def _preserves_rng(self) -> bool:
@@ -314,7 +334,8 @@ def _actions(of_list: BlockListChoices) -> list[str]:
     joined = [action for action in of_list.actions if len(units_of(action)) > 1] or [
         UNIT_JOINER.join(group) for group in _apart(of_list.blocks) if len(group) > 1
     ]
-    return [*units, *joined, *filter(kept_by, of_list.actions), BLOCK]
+    moved = [OFFLOAD] if OFFLOAD in of_list.actions else []
+    return [*units, *joined, *filter(kept_by, of_list.actions), *moved, BLOCK]
 
 
 def _apart(blocks: BlockList) -> list[list[str]]:

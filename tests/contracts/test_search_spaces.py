@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import islice, product
 
 import pytest
@@ -34,6 +35,8 @@ def block_lists(draw: st.DrawFn, path: str) -> BlockList:
 def searches(draw: st.DrawFn) -> SearchChoices:
     num_lists = draw(st.integers(0, 2))
     shape = ModelShape(1000, tuple(draw(block_lists(f"stage{i}.blocks")) for i in range(num_lists)))
+    compiled = draw(st.sampled_from([None, "model", "blocks"] if num_lists else [None, "model"]))
+    budgets = st.lists(st.sampled_from([0.0, 0.5, 1.0]), max_size=2, unique=True).map(tuple)
     return SearchChoices(
         shape,
         global_batch_size=36,
@@ -42,6 +45,8 @@ def searches(draw: st.DrawFn) -> SearchChoices:
         segment_sizes=draw(st.none() | st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple)),
         preserve_rng_state=draw(st.sampled_from([True, False, "search"])),
         data_parallel_degree=draw(st.sampled_from([1, 3])),
+        compile=compiled,
+        compile_memory_budgets=() if compiled is None else draw(budgets),
     )
 
 
@@ -173,6 +178,33 @@ class TestEveryEncoding:
         policy = next(make_space(encoding, small_search((8,))).policies())
         with pytest.raises(ValueError, match=r"micro_batch_size is 8 .* this search tries 4, 2 of 8"):
             make_space(encoding, small_search((2, 4))).encode(policy)
+
+    def test_budgets_of_the_compiler_stand_in_place_of_placements(self, encoding: str) -> None:
+        search = replace(small_search((4, 8)), compile="model", compile_memory_budgets=(0.25, 0.5))
+        policies = list(make_space(encoding, search).policies())
+        within = [policy for policy in policies if policy.compile_memory_budget is not None]
+        assert [(p.batch.micro_batch_size, p.compile_memory_budget) for p in within] == [
+            (8, 0.5),
+            (8, 0.25),
+            (4, 0.5),
+            (4, 0.25),
+        ]
+        assert not any(policy.recomputes for policy in within)
+        assert len(policies) == len(list(make_space(encoding, small_search((4, 8))).policies())) + len(within)
+
+    def test_budgets_that_are_not_tried_are_refused(self, encoding: str) -> None:
+        search = replace(small_search((8,)), compile="model", compile_memory_budgets=(0.5,))
+        space = make_space(encoding, search)
+        plain = search.policy(search.batches[0], search.plain_placements)
+        everywhere = next(policy for policy in space.policies() if policy.recomputes)
+        for policy, said in (
+            (replace(plain, compile="model", compile_memory_budget=0.2), r"is 0\.2; this search tries 1, 0\.5"),
+            (replace(everywhere, compile="model", compile_memory_budget=0.5), "is 0.5 beside a placement"),
+        ):
+            with pytest.raises(ValueError, match=f"^compile_memory_budget {said}"):
+                space.encode(policy)
+        with pytest.raises(ValueError, match=r"^compile_memory_budget is 0\.5; this search tries none"):
+            make_space(encoding, small_search((8,))).encode(search.budget_policy(search.batches[0], 0.5))
 
     def test_an_action_that_is_not_tried_is_refused_with_its_first_block(self, encoding: str) -> None:
         policy = list(make_space(encoding, small_search((8,), actions=("none", "mlp"))).policies())[-1]

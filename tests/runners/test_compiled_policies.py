@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ import torch
 from torch._inductor import config as inductor_config
 
 from runners.apply_policy import apply_policy
-from runners.compiler import why_no_compiler
+from runners.compiler import compiling_afresh, why_no_compiler
 from runners.trial import TrialStatus, Verdict
+from runners.worker import TrialWorker
 from runners.workloads.gpt import GPT, gpt
 from search_spaces.policy import BatchShape, BlockListPlacement, PolicyError, RecomputePolicy, Region
 
@@ -114,3 +116,53 @@ class TestTrials:
         assert plain.recompute_time_s == 0
         assert mixed.recompute_time_s is None
         assert maker.run("block", micro=4, rng=False).verification.verdict is Verdict.MISMATCH
+
+    @modes
+    def test_budgets_of_the_compiler_are_kept_apart_in_one_process(self, mode: str) -> None:
+        """As in a playoff: code that was made within one budget must not run under another."""
+        with compiling_afresh():
+            kept = [bytes_kept(mode, budget) for budget in (None, 0.0, 0.5, 1.0)]
+        assert kept[0] == kept[3]
+        assert kept[1] < kept[2] < kept[0]
+
+    @modes
+    def test_a_budget_trains_the_same_model_with_dropout_alive(self, trials: Trials, mode: str) -> None:
+        maker = trials("runners.workloads.gpt:gpt", num_blocks=3)
+        maker.args = {"n_layer": 3, "n_embd": 16, "n_head": 2, "vocab_size": 32, "dropout": 0.2}
+        maker.options = {"sequence_length": 16, "compile": mode}
+        spec = maker.spec("none")
+        policy = replace(spec.policy, compile=mode, compile_memory_budget=0.2)
+        result = TrialWorker().run(spec.model_copy(update={"policy": policy}))
+        assert result.verification.verdict is Verdict.MATCH
+        assert result.recompute_time_s is None
+
+    def test_masks_that_are_rebuilt_otherwise_are_a_mismatch(self, trials: Trials) -> None:
+        """Nobody tells the compiler that an operator of the model draws, so it rebuilds a mask as any other tensor."""
+        maker = trials("unannounced.py:unannounced_dropout", options={"compile": "blocks"}, num_blocks=2)
+        spec = maker.spec("none")
+        within = replace(spec.policy, compile="blocks", compile_memory_budget=0.0)
+        verdicts = [
+            TrialWorker().run(spec.model_copy(update={"policy": policy})).verification.verdict
+            for policy in (spec.policy, within)
+        ]
+        assert verdicts == [Verdict.MATCH, Verdict.MISMATCH]
+
+
+def bytes_kept(mode: str, budget: float | None) -> int:
+    """By a forward pass for its backward."""
+    torch.manual_seed(0)
+    model = gpt(n_layer=3, n_embd=32, n_head=2, vocab_size=32, max_sequence_length=16, dropout=0.2)
+    placement = BlockListPlacement("blocks", 3, UNITS)
+    apply_policy(
+        model, RecomputePolicy(BatchShape(2, 1, 1, 2), (placement,), compile=mode, compile_memory_budget=budget)
+    )
+    storages: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = model(**model.example_batch(2, 16))
+    del loss
+    return sum(storages.values())

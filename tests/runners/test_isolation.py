@@ -93,3 +93,12 @@ def test_times_are_the_same_in_any_order_within_their_spread(agent: WorkerAgent,
         spread = ((one.relative_speed_spread or 0.0) ** 2 + (other.relative_speed_spread or 0.0) ** 2) ** 0.5
         difference = abs((one.relative_speed or 0.0) - (other.relative_speed or 0.0))
         assert difference < 5 * spread + 0.05 * (one.relative_speed or 0.0), (one, other)
+
+
+@pytest.mark.slow
+def test_compiled_trials_share_a_process(agent: WorkerAgent, trials: Trials) -> None:
+    """What the compiler starts (bars, pools) is gone after each, so that the next begins with what is compiled."""
+    maker = trials("chance.py:dropout", options={"compile": "blocks"}, num_blocks=3)
+    first, second = (run(agent, maker.spec(action, number=number)) for number, action in enumerate(("none", "block")))
+    assert [result.reason for result in (first, second)] == [None, None]
+    assert first.worker_pid == second.worker_pid

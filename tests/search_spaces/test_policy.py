@@ -380,8 +380,9 @@ class TestCompiled:
             replace(plain, compile="blocks"),
             replace(plain, compile="model"),
             replace(plain, compile="model", compile_memory_budget=0.5),
+            replace(plain, compile="blocks", compile_memory_budget=0.5),
         ]
-        assert len({each.key for each in (plain, *compiled)}) == 4
+        assert len({each.key for each in (plain, *compiled)}) == 5
         for each in compiled:
             assert policy_from_dict(policy_to_dict(each)) == each
             assert each.canonical().canonical() == each.canonical()
@@ -392,8 +393,7 @@ class TestCompiled:
         ("changes", "message"),
         [
             ({"compile": "inductor"}, "compile is 'inductor'; blocks or model is allowed"),
-            ({"compile": "blocks", "compile_memory_budget": 0.5}, "it goes with compile model only"),
-            ({"compile_memory_budget": 0.5}, "compile is left out; it goes with compile model only"),
+            ({"compile_memory_budget": 0.5}, "compile is left out; it goes with compile blocks or model only"),
             ({"compile": "model", "compile_memory_budget": 2}, "is 2; a number from 0 to 1 is allowed"),
             ({"compile": "model", "compile_memory_budget": True}, "is True; a number from 0 to 1 is allowed"),
             ({"compile": "blocks", "placement": ()}, "placement names no list of blocks"),

@@ -592,7 +592,20 @@ class TestContradictions:
                 _with(model="{factory: 'timm:x', compile_memory_budget: 0.5}"),
                 [
                     "1: model.compile_memory_budget is 0.5, but model.compile is null; allowed with model.compile "
-                    "model only: remove compile_memory_budget or write compile: model",
+                    "blocks or model: remove compile_memory_budget or write one of these",
+                ],
+            ),
+            (
+                _with(
+                    model="{factory: 'timm:x', compile: model, compile_memory_budget: [0.5, 1, 0.5]}",
+                    placement="{target: huggingface}",
+                ),
+                [
+                    "1: model.compile_memory_budget is [0.5, 1, 0.5], but placement.target huggingface cannot say a "
+                    "budget of the compiler; allowed with placement.target policy or null: remove "
+                    "compile_memory_budget or target",
+                    "1: model.compile_memory_budget[2] is 0.5, as model.compile_memory_budget[0] is already; "
+                    "name each once, remove one of the two",
                 ],
             ),
             (

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from runners.trial import DryRunResult
+from runners.measure.copy_times import HostCopies, PlainForward
+from runners.trial import DryRunResult, ModelInspection, TrialStatus, Verdict
 from search_spaces.memory_timeline import MemoryTimeline
+from search_spaces.policy import RecomputePolicy
 from tuner.forecast import describe_dry_run, flops_prices, make_forecast, plain_prices
-from tuner.prediction.next_policy import Tried
+from tuner.prediction.next_policy import NextPolicy, Tried
 from tuner.prediction.placement_features import PlacementFeatures
 
 sys.path.append(str(Path(__file__).parent / "prediction"))
@@ -80,3 +83,81 @@ def test_a_model_without_a_dry_run_has_no_forecast() -> None:
     assert describe_dry_run(answer) == (
         "dry run: none, so no peak can be predicted (it looks at the values of its inputs)"
     )
+
+
+COPIES = HostCopies(to_host_bytes_per_s=2e9, from_host_bytes_per_s=4e9, run_beside=False)
+
+
+def offload_price(copies: HostCopies | None, forward_s: float) -> float:
+    """Of a search that offloads; forward of one sample takes so long."""
+    choices = made_up.made_up_choices([4], actions=("none", "block", "offload"))
+    inspection = ModelInspection(
+        shape=choices.shape,
+        model_class="Model",
+        host_copies=copies,
+        plain_forward=PlainForward(micro_batch_size=2, time_s=2 * forward_s),
+    )
+    features = PlacementFeatures(choices)
+    prices = flops_prices(choices, features, MemoryTimeline(PROFILE), inspection)
+    return float(prices[[label.action for label in features.labels].index("offload")])
+
+
+class TestOffloading:
+    def test_costs_what_the_copies_take_where_nothing_hides_them(self) -> None:
+        of_list = MemoryTimeline(PROFILE).step_profile(1).lists[0]
+        block = next(cell for cell in of_list.cells if cell.action == "none")
+        moved_bytes = 4 * block.forward.delta_bytes
+        assert offload_price(COPIES, 0.1) == pytest.approx(moved_bytes * (1 / 2e9 + 1 / 4e9) / 0.3)
+
+    def test_costs_nothing_where_the_computation_takes_longer(self) -> None:
+        beside = COPIES.model_copy(update={"run_beside": True})
+        assert offload_price(beside, 1.0) == 0.0
+        assert 0.0 < offload_price(beside, 1e-4) < offload_price(COPIES, 1e-4)
+
+    def test_is_guessed_where_nobody_has_measured_copies(self) -> None:
+        assert offload_price(None, 0.1) == 0.2
+
+
+class TestBudgetsOfTheCompiler:
+    CHOICES = dataclasses.replace(
+        CHOICES, micro_batch_sizes=(4,), actions=("none",), compile="model", compile_memory_budgets=(0.25, 0.5)
+    )
+
+    def propose(self, cap_bytes: int, tried: list[Tried]) -> RecomputePolicy | None:
+        answer = DryRunResult(profile=PROFILE)
+        forecast = make_forecast(
+            self.CHOICES, answer, cap_bytes=cap_bytes, dry_run_peaks=lambda _: (), is_compiled=True
+        )
+        assert forecast is not None
+        taken = {trial.policy.key for trial in tried}
+        proposed = forecast.proposer.propose(tried, lambda policy: policy.key in taken, seed=0)
+        return proposed.policy if isinstance(proposed, NextPolicy) else None
+
+    def test_each_is_tried_and_what_one_keeps_says_nothing_of_the_other(self) -> None:
+        largest = self.CHOICES.batches[0]
+        plain = self.CHOICES.policy(largest, self.CHOICES.plain_placements)
+        half, quarter = (self.CHOICES.budget_policy(largest, budget) for budget in (0.5, 0.25))
+        plain_bytes = MemoryTimeline(PROFILE).peak_bytes(plain)
+        tried = [Tried(plain, TrialStatus.COMPLETED, 1.0, 0.001, plain_bytes, recompute_verdict=Verdict.MATCH)]
+        cap_bytes = int(0.85 * plain_bytes)
+        first = self.propose(cap_bytes, tried)
+        assert first in (half, quarter)
+        # It keeps far more than its share.
+        tried.append(Tried(first, TrialStatus.COMPLETED, 1.05, 0.001, 2 * plain_bytes, recompute_verdict=Verdict.MATCH))
+        second = self.propose(cap_bytes, tried)
+        assert second in (half, quarter)
+        assert second != first
+
+    def test_are_listed_where_each_policy_takes_a_dry_run(self) -> None:
+        refused = dataclasses.replace(PROFILE, refusal="its blocks hand tensors across")
+        timeline = MemoryTimeline(PROFILE)
+
+        def peaks(policies: Sequence[RecomputePolicy]) -> list[int]:
+            assert all(policy.compile_memory_budget is None for policy in policies)
+            return [timeline.peak_bytes(policy) for policy in policies]
+
+        forecast = make_forecast(self.CHOICES, DryRunResult(profile=refused), cap_bytes=10**9, dry_run_peaks=peaks)
+        assert forecast is not None
+        candidates = forecast.proposer.source.candidates([], 10**9)
+        budgets = [candidates.policy(index).compile_memory_budget for index in range(len(candidates))]
+        assert budgets.count(0.5) == budgets.count(0.25) == len(self.CHOICES.batches)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -94,7 +94,8 @@ def _plan(
     with _at_work("building the model without data"):
         inspection = inspector.inspect(inspection_spec)
     cap_bytes, device_bytes = _memory_cap(config, inspection, device_bytes)
-    choices = assemble.search_choices(config, inspection)
+    # What a compiler keeps within a budget cannot be told without running it.
+    choices = replace(assemble.search_choices(config, inspection), compile_memory_budgets=())
     request = PlanRequest(
         study=config.study,
         inspection=inspection,
@@ -115,8 +116,17 @@ def _plan(
             return inspector.dry_run(assemble.dry_run_spec(config, policies=policies)).peaks_bytes
 
     if options.num_shards > 1 or config.runner.strategy == "none":
-        return make_plan(request, dry_run, dry_run_peaks)
+        plan = make_plan(request, dry_run, dry_run_peaks)
+        return plan.model_copy(update={"notes": (*_compiler_notes(config), *plan.notes)})
     return _plan_for_ranks(config, request, dry_run, dry_run_peaks)
+
+
+def _compiler_notes(config: SearchConfig) -> Iterator[str]:
+    if config.model.compile_memory_budget is not None:
+        yield (
+            "model.compile_memory_budget is left out: what the compiler keeps within a budget cannot be told without "
+            "running it; tune run measures it."
+        )
 
 
 def _plan_for_ranks(

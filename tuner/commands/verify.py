@@ -54,13 +54,15 @@ def verify_command(search_file: Path, policy_file: Path, *, as_json: bool) -> in
 
 
 def _refuse_other_compilation(config: SearchConfig, policy: RecomputePolicy, policy_file: Path) -> None:
-    for key in ("compile", "compile_memory_budget"):
-        own, searched = getattr(policy, key), getattr(config.model, key)
-        if own is not None and own != searched:
+    budgets = config.model.searched_budgets or (config.model.fixed_budget,)
+    allowed: dict[str, tuple[object, ...]] = {"compile": (config.model.compile,), "compile_memory_budget": budgets}
+    for key, values in allowed.items():
+        own = getattr(policy, key)
+        if own is not None and own not in values:
             raise PolicyError(
                 f"{policy_file}: {key} is {own}, but model.{key} of the search file is "
-                f"{'null' if searched is None else searched}; a policy is measured as it is compiled, so the two must "
-                "be equal"
+                f"{', '.join('null' if value is None else str(value) for value in values)}; a policy is measured as it "
+                "is compiled, so the two must be equal"
             )
 
 

@@ -59,6 +59,7 @@ class ExportContext:
         sequence_length: Tokens per sample; None where the study names none. Of several the longest.
         autocast: Type that operators compute in under autocast; None without.
         compile: What `torch.compile` was applied to in trials, ``blocks`` or ``model``; None without.
+        compile_memory_budget: Of the compiler, in all trials; policies may have one of their own.
         through_python: Whether training code may use `tuner.integrations`, which say what the config cannot.
     """
 
@@ -70,6 +71,7 @@ class ExportContext:
     dtype: str = "float32"
     autocast: str | None = None
     compile: str | None = None
+    compile_memory_budget: float | None = None
     through_python: bool = False
 
 

@@ -8,9 +8,17 @@ from search_spaces.policy import RecomputePolicy
 from tuner.export.base import ExportContext, Exporter, Refusal
 from tuner.export.forms import first_misfit
 
+#: The format that says everything.
+POLICY_FORMAT = "policy"
+
 
 def check(exporter: Exporter, policy: RecomputePolicy, context: ExportContext) -> Refusal | None:
     """Why the stack cannot say the policy; None where it says it exactly. Reads nothing but its arguments."""
+    of_policy = policy.compile_memory_budget
+    budget = context.compile_memory_budget if of_policy is None else of_policy
+    if budget is not None and exporter.name != POLICY_FORMAT:
+        advice = f"export it with --format {POLICY_FORMAT}"
+        return Refusal(f"compile_memory_budget is {budget:g}", "no budget of the compiler", advice)
     forms = exporter.forms(context)
     misfit = first_misfit(policy, forms, context.block_lists)
     if misfit is not None:

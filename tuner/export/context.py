@@ -13,6 +13,7 @@ from tuner.results import BlockListRecord, StudyResults
 def context_of(study: StudyResults, version: StackVersion, *, through_python: bool = False) -> ExportContext:
     """The context of all trials of a study."""
     model: Mapping[str, Any] = study.search.get("model", {})
+    budget = model.get("compile_memory_budget")
     return ExportContext(
         version=version,
         block_lists=tuple(map(_block_list, study.model.block_lists)),
@@ -22,6 +23,7 @@ def context_of(study: StudyResults, version: StackVersion, *, through_python: bo
         dtype=model.get("dtype", "float32"),
         autocast=model.get("autocast"),
         compile=model.get("compile"),
+        compile_memory_budget=budget if isinstance(budget, int | float) else None,
         through_python=through_python,
     )
 

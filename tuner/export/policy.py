@@ -61,9 +61,12 @@ def with_measurements(study: StudyResults, trial: TrialRecord) -> RecomputePolic
         "verification": None if proof is None else proof.verdict.value,
     }
     model = study.search["model"]
-    return replace(
-        policy,
-        compile=model.get("compile"),
-        compile_memory_budget=model.get("compile_memory_budget"),
-        measured=measured,
-    )
+    budget = budget_of(policy, study)
+    return replace(policy, compile=model.get("compile"), compile_memory_budget=budget, measured=measured)
+
+
+def budget_of(policy: RecomputePolicy, study: StudyResults) -> float | None:
+    """The compiler's memory budget that the study's trials of the policy had."""
+    of_study = study.search["model"].get("compile_memory_budget")
+    is_searched = isinstance(of_study, list | tuple)
+    return policy.compile_memory_budget if policy.compile_memory_budget is not None or is_searched else of_study

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from search_spaces.policy import RecomputePolicy
-from tuner.prediction.candidates import Candidates, CandidateSource
+from tuner.prediction.candidates import Candidates, CandidateSource, joined
 from tuner.prediction.placement_features import ListFeatures
 from tuner.prediction.time_model import TimeWeights
 
@@ -29,20 +27,11 @@ class BothReshardings:
 
     def candidates(self, weights: Sequence[TimeWeights], cap_bytes: float) -> Candidates:
         first, second = (source.candidates(weights, cap_bytes) for source in (self._resharded, self._whole))
-        shares_of_second = second.features.shares.copy()
-        shares_of_second[:, self._label] = 1.0
+        shares = second.features.shares.copy()
+        shares[:, self._label] = 1.0
 
         def policy(index: int) -> RecomputePolicy:
-            if index < len(first):
-                return first.policy(index)
-            return replace(second.policy(index - len(first)), reshard_after_forward=False).canonical()
+            return replace(second.policy(index), reshard_after_forward=False).canonical()
 
-        return Candidates(
-            np.concatenate([first.batch_indices, second.batch_indices]),
-            ListFeatures(
-                np.vstack([first.features.shares, shares_of_second]),
-                np.vstack([first.features.tilts, second.features.tilts]),
-            ),
-            np.concatenate([first.peaks_bytes, second.peaks_bytes]),
-            policy,
-        )
+        features = ListFeatures(shares, second.features.tilts)
+        return joined(first, Candidates(second.batch_indices, features, second.peaks_bytes, policy))

@@ -49,6 +49,23 @@ class Candidates:
         return groups
 
 
+def joined(first: Candidates, second: Candidates) -> Candidates:
+    """All of the first, then all of the second."""
+
+    def policy(index: int) -> RecomputePolicy:
+        return first.policy(index) if index < len(first) else second.policy(index - len(first))
+
+    return Candidates(
+        np.concatenate([first.batch_indices, second.batch_indices]),
+        ListFeatures(
+            np.vstack([first.features.shares, second.features.shares]),
+            np.vstack([first.features.tilts, second.features.tilts]),
+        ),
+        np.concatenate([first.peaks_bytes, second.peaks_bytes]),
+        policy,
+    )
+
+
 class CandidateSource(Protocol):
     """Where candidates come from."""
 
@@ -87,3 +104,14 @@ class ListedCandidates:
 
     def candidates(self, weights: Sequence[TimeWeights], cap_bytes: float) -> Candidates:
         return self._candidates
+
+
+class JoinedSources:
+    """What either of two sources has."""
+
+    def __init__(self, first: CandidateSource, second: CandidateSource) -> None:
+        self._first = first
+        self._second = second
+
+    def candidates(self, weights: Sequence[TimeWeights], cap_bytes: float) -> Candidates:
+        return joined(self._first.candidates(weights, cap_bytes), self._second.candidates(weights, cap_bytes))

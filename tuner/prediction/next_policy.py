@@ -18,7 +18,7 @@ from search_spaces.policy import RecomputePolicy
 from tuner.prediction.candidates import Candidates, CandidateSource, listed
 from tuner.prediction.front_filling import BoolArray, plan_filling
 from tuner.prediction.peak_correction import PeakCorrection, PeakPair
-from tuner.prediction.placement_features import FloatArray, IntArray, PlacementFeatures
+from tuner.prediction.placement_features import NO_BUDGET, FloatArray, IntArray, PlacementFeatures
 from tuner.prediction.time_model import Observation, TimeModel, TimePrior, TimeWeights
 
 #: Sets of weights that a proposal is judged by.
@@ -127,10 +127,12 @@ class PolicyProposer:
         generator = np.random.default_rng(seed)
         model = self.time_model(tried)
         draws = model.draw(generator, _NUM_DRAWS)
-        correction = self.peak_correction(tried)
-        safe_bytes = correction.safe_bytes(self.cap_bytes)
+        corrections = self.peak_corrections(tried)
+        safe_bytes = corrections[NO_BUDGET].safe_bytes(self.cap_bytes)
         candidates = self.source.candidates([model.mean_weights(), *draws], safe_bytes)
-        rows = np.flatnonzero((candidates.peaks_bytes <= safe_bytes) & self._not_suspicious(candidates, tried))
+        of_each = [corrections[label] for label in self.features.budget_labels_of(candidates.features).tolist()]
+        worst_peaks = candidates.peaks_bytes * np.array([correction.worst_ratio for correction in of_each])
+        rows = np.flatnonzero((worst_peaks <= self.cap_bytes) & self._not_suspicious(candidates, tried))
         measured = _Measured.of(self.features, tried)
         if not len(rows):
             return NothingToGain(None, 1.0)
@@ -144,7 +146,8 @@ class PolicyProposer:
             return self._next(winner, "win", model, tried)
         if not measured.has_feasible:
             return NothingToGain(None, 1.0)
-        covered, point = self._front_point(candidates, rows, times, correction, measured, is_taken)
+        expected_peaks = candidates.peaks_bytes[rows] * np.array([of_each[row].ratio for row in rows])
+        covered, point = self._front_point(candidates, rows, times, expected_peaks, measured, is_taken)
         if point is not None:
             return self._next(point, "front", model, tried)
         return NothingToGain(gain, covered) if winner is None else self._next(winner, "win", model, tried)
@@ -195,14 +198,16 @@ class PolicyProposer:
         ]
         return TimeModel(self._prior, [*known, *guesses])
 
-    def peak_correction(self, tried: Sequence[Tried]) -> PeakCorrection:
-        pairs = []
+    def peak_corrections(self, tried: Sequence[Tried]) -> dict[int, PeakCorrection]:
+        """By the label of the compiler's budget, since each budget keeps what it likes; all others share one."""
+        pairs: dict[int, list[PeakPair]] = {label: [] for label in (NO_BUDGET, *self.features.budget_labels.values())}
         for trial in tried:
             predicted = None if trial.peak_bytes is None else self.peak_bytes(trial.policy)
             if predicted is not None and trial.peak_bytes is not None:
                 refused = trial.status is TrialStatus.OUT_OF_MEMORY
-                pairs.append(PeakPair(predicted, trial.peak_bytes, refused))
-        return PeakCorrection.fit(pairs, prior_error=self.prior_error)
+                label = int(self.features.budget_labels_of(self.features.of(trial.policy)))
+                pairs[label].append(PeakPair(predicted, trial.peak_bytes, refused))
+        return {label: PeakCorrection.fit(of, prior_error=self.prior_error) for label, of in pairs.items()}
 
     def predict_time(self, model: TimeModel, policy: RecomputePolicy) -> tuple[float, float]:
         """Mean and standard deviation of one policy's step time."""
@@ -228,12 +233,12 @@ class PolicyProposer:
         candidates: Candidates,
         rows: IntArray,
         times: _Times,
-        correction: PeakCorrection,
+        expected_peaks: FloatArray,
         measured: _Measured,
         is_taken: Callable[[RecomputePolicy], bool],
     ) -> tuple[float, RecomputePolicy | None]:
         """The point that the front lacks most, None where it lacks little; and the share that is covered."""
-        peaks = np.concatenate([candidates.peaks_bytes[rows] * correction.ratio, measured.feasible_peaks()])
+        peaks = np.concatenate([expected_peaks, measured.feasible_peaks()])
         speeds = 1 / np.concatenate([times.mean, times.feasible_mean()])
         is_measured = np.arange(len(peaks)) >= len(rows)
         is_open: BoolArray = np.ones(len(peaks), dtype=np.bool_)

@@ -18,6 +18,10 @@ IntArray = npt.NDArray[np.int64]
 RNG_OFF = "rng off"
 #: What blocks that stay whole after forward save of communication.
 RESHARD_OFF = "reshard off"
+#: What the compiler's memory budgets cost, each by itself.
+BUDGET = "budget"
+#: Stands for the position of a budget's label where a policy has no budget.
+NO_BUDGET = -1
 
 
 @dataclass(frozen=True)
@@ -28,11 +32,13 @@ class Label:
         list_index: In the order of the model's lists; None for what holds over all lists.
         action: As in a policy.
         segment_size: In blocks, for segments.
+        budget: Of the compiler, for `BUDGET`.
     """
 
     list_index: int | None
     action: str
     segment_size: int | None = None
+    budget: float | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,7 @@ class PlacementFeatures:
         labels = [label for index, of in enumerate(self._choices.block_lists) for label in _labels_of(index, of)]
         if len(self._choices.reshard_choices) > 1:
             labels.append(Label(None, RESHARD_OFF))
+        labels += [Label(None, BUDGET, budget=budget) for budget in self._choices.budget_choices[1:]]
         if False in self._choices.rng_choices and True in self._choices.rng_choices:
             labels.append(Label(None, RNG_OFF))
         return tuple(labels)
@@ -85,6 +92,18 @@ class PlacementFeatures:
         """Position of the label of blocks that stay whole; None where a search does not try both."""
         return next((index for index, label in enumerate(self.labels) if label.action == RESHARD_OFF), None)
 
+    @cached_property
+    def budget_labels(self) -> dict[float, int]:
+        """Position of the label of each memory budget that is tried beside the compiler's default."""
+        return {label.budget: index for index, label in enumerate(self.labels) if label.budget is not None}
+
+    def budget_labels_of(self, features: ListFeatures) -> IntArray:
+        """Where each policy's budget label is, `NO_BUDGET` without one; shape (...) of features (..., num_labels)."""
+        positions = np.full(features.shares.shape[:-1], NO_BUDGET, dtype=np.int64)
+        for position in self.budget_labels.values():
+            positions[features.shares[..., position] > 0] = position
+        return positions
+
     def of(self, policy: RecomputePolicy) -> ListFeatures:
         """Features of one policy, shape (num_labels,)."""
         by_path = {placement.blocks: placement for placement in policy.placement}
@@ -99,6 +118,8 @@ class PlacementFeatures:
             shares[-1] = shares[:-1].sum()
         if self.reshard_label is not None and policy.reshard_after_forward is False:
             shares[self.reshard_label] = 1.0
+        if policy.compile_memory_budget in self.budget_labels:
+            shares[self.budget_labels[policy.compile_memory_budget]] = 1.0
         return ListFeatures(shares, tilts)
 
     def of_placement(self, list_index: int, placement: BlockListPlacement) -> ListFeatures:

@@ -63,7 +63,7 @@ def subject() -> Callable[..., Subject]:
             InspectionSpec(workload=spec, blocks=("blocks",), units=UNITS, micro_batch_size=2)
         )
         actions = ("none", "attention", "mlp", "attention+mlp", "block", "segment")
-        options = {"preserve_rng_state": False, "segment_sizes": (2,), **choices}
-        return Subject(spec, SearchChoices(inspection.shape, global_batch_size, sizes, actions, **options))
+        options = {"actions": actions, "preserve_rng_state": False, "segment_sizes": (2,), **choices}
+        return Subject(spec, SearchChoices(inspection.shape, global_batch_size, sizes, **options))
 
     return make

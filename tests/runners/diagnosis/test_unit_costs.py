@@ -57,6 +57,19 @@ class TestSavedBytes:
         }
 
 
+class TestOffloading:
+    def test_saves_nothing_where_the_host_is_the_device_and_takes_the_copies(self, subject: Make) -> None:
+        made = subject("diagnosed.py:ladder", actions=("none", "offload"))
+        costs = made.diagnose(only_unit_costs=True).unit_costs
+        offloaded = [cost for cost in costs if cost.action == "offload"]
+        assert [cost.first for cost in offloaded] == [0, 1, 2, 3]
+        assert all(cost.saved_bytes <= 0 < cost.rebuild_time_s for cost in offloaded)
+
+    def test_is_left_out_where_it_is_not_searched(self, subject: Make) -> None:
+        costs = subject("diagnosed.py:ladder").diagnose(only_unit_costs=True).unit_costs
+        assert "offload" not in {cost.action for cost in costs}
+
+
 class TestRebuildTimes:
     def test_are_those_of_what_runs_again(self, subject: Make) -> None:
         made = subject("diagnosed.py:slow", {"attn_s": 0.01, "mlp_s": 0.03})

@@ -6,6 +6,7 @@ A new exporter is one entry in ``MATRIX`` for each of its versions.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from exported_studies import MIB, REGIONS, context, measured, policy, record, study_of
@@ -178,3 +179,18 @@ def test_stacks_with_models_of_their_own_say_which_one_was_measured(target: str,
         f"# - {stack} trains model definitions of its own; measured was GPT2LMHeadModel from huggingface:gpt2, whose "
         "blocks are transformer.h (12 x GPT2Block)\n"
     ) in text
+
+
+@pytest.mark.parametrize("target", EXPORTERS)
+def test_a_budget_of_the_compiler_is_said_by_policy_yaml_alone(target: str) -> None:
+    exporter = EXPORTERS[target]
+    plain = context(exporter, exporter.versions[0].name)
+    of_policy = replace(policy("none"), compile="model", compile_memory_budget=0.5)
+    of_study = replace(plain, compile="model", compile_memory_budget=0.5)
+    for refusal in (check(exporter, of_policy, plain), check(exporter, policy("none"), of_study)):
+        if target == "policy":
+            assert refusal is None
+        else:
+            assert refusal is not None
+            assert (refusal.what, refusal.accepts) == ("compile_memory_budget is 0.5", "no budget of the compiler")
+            assert refusal.advice == "export it with --format policy"
