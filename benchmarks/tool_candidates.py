@@ -64,7 +64,7 @@ def existing_tools(blocks: str, micro_batch_sizes: Sequence[int], *, with_compil
     whole = micro_batch_sizes[0]
     for size in micro_batch_sizes:
         yield Candidate(PLAIN, "micro-batch alone", size, lambda _: None)
-    for size in micro_batch_sizes[:-1]:
+    for size in micro_batch_sizes[:3]:
         yield Candidate("every block", "checkpoint", size, functools.partial(_recompute, blocks, 1, None))
     for size in micro_batch_sizes[:2]:
         yield Candidate("every second block", "checkpoint", size, functools.partial(_recompute, blocks, 2, None))

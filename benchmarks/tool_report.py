@@ -108,8 +108,8 @@ def page(
         "Written by `python benchmarks/tools.py`, which measures all of it anew: one process, steps of every candidate "
         f"in turn, {setup.num_rounds} each, on {setup.machine}. The work is the built-in GPT; 100 % is the plain "
         f"step's peak of {plain.peak_bytes / _MIB:.1f} MiB, and 1.00 is its time. A cell is the fastest setting of a "
-        "tool whose measured peak is within the cap: time over the plain step's, its standard error, and the peak. Every "
-        f"row does the same samples. {setup.searches} The whole comparison took {setup.took_s / 60:.0f} minutes."
+        "tool whose measured peak is within the cap: time over the plain step's, its standard error, and the peak. "
+        f"Every row does the same samples. {setup.searches} The whole comparison took {setup.took_s / 60:.0f} minutes."
     )
     lines = [
         "# Beside other tools",
