@@ -12,9 +12,11 @@ from torch._inductor import config as inductor_config
 
 from runners.apply_policy import apply_policy
 from runners.compiler import compiling_afresh, why_no_compiler
+from runners.proof.randomness import seed_everything
 from runners.trial import TrialStatus, Verdict
 from runners.worker import TrialWorker
 from runners.workloads.gpt import GPT, gpt
+from runners.workloads.load import load_workload
 from search_spaces.policy import BatchShape, BlockListPlacement, PolicyError, RecomputePolicy, Region
 
 Trials = Any
@@ -146,6 +148,49 @@ class TestTrials:
             for policy in (spec.policy, within)
         ]
         assert verdicts == [Verdict.MATCH, Verdict.MISMATCH]
+
+    def test_a_compiler_that_changes_the_gradient_is_a_mismatch(self, trials: Trials) -> None:
+        """Blocks read a buffer and then edit it in place; torch 2.13 rebuilds in backward from what was edited.
+
+        The difference quotient of the loss is on the side of plain code, so the verdict is right whatever a later torch
+        makes of it.
+        """
+        maker = trials("state.py:moving_centre", options={"compile": "blocks", "dtype": "float64"})
+        quotient, plain, compiled = slopes_along_a_line(maker)
+        assert plain == pytest.approx(quotient, rel=1e-6)
+        is_right = compiled == pytest.approx(quotient, rel=1e-6)
+        result = maker.run("none")
+        assert result.verification.verdict is (Verdict.MATCH if is_right else Verdict.MISMATCH)
+        if not is_right:
+            assert "compiled, the plain model trains otherwise than as given: the gradient of" in (
+                result.verification.reason
+            )
+
+    def test_a_buffer_that_is_replaced_and_not_edited_is_compiled_right(self, trials: Trials) -> None:
+        maker = trials("state.py:moving_centre", args={"replaces": True}, options={"compile": "blocks"})
+        assert maker.run("none").verification.verdict is Verdict.MATCH
+
+
+def slopes_along_a_line(maker: Any) -> tuple[float, float, float]:
+    """How steeply the first step's loss rises as all parameters move alike: its quotient, and by two gradients."""
+    workload = load_workload(maker.workload())
+
+    def loss_and_slope(shift: float, policy: RecomputePolicy | None = None) -> tuple[float, float]:
+        seed_everything(0)
+        model, batch = workload.build_model(), workload.make_batch(8)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += shift
+        if policy is not None:
+            apply_policy(model, policy)
+        loss = model(**batch)
+        loss.backward()
+        return float(loss), sum(float(parameter.grad.sum()) for parameter in model.parameters())
+
+    step = 1e-5
+    quotient = (loss_and_slope(step)[0] - loss_and_slope(-step)[0]) / (2 * step)
+    compiled = replace(maker.policy("none", micro=8), compile="blocks")
+    return quotient, loss_and_slope(0.0)[1], loss_and_slope(0.0, compiled)[1]
 
 
 def bytes_kept(mode: str, budget: float | None) -> int:
