@@ -99,6 +99,8 @@ def _pipeline(config: SearchConfig) -> Iterator[Contradiction]:
         yield _not_in_pipeline(("runner", "data_parallel_degree"), str(runner.data_parallel_degree), "1")
     if isinstance(config.batch.sequence_length, tuple):
         yield _not_in_pipeline(("batch", "sequence_length"), "a list", "a single length")
+    if config.placement.target not in (None, "policy"):
+        yield _not_in_pipeline(("placement", "target"), str(config.placement.target), "null or policy")
     if OFFLOAD in config.placement.actions:
         index = config.placement.actions.index(OFFLOAD)
         yield _not_in_pipeline(("placement", "actions", index), OFFLOAD, "any other action")

@@ -489,6 +489,10 @@ class TestValues:
                 "4: runner.data_parallel_degree is 2, but runner.strategy is pipeline, .*; allowed: 1; change one",
             ),
             (
+                _with(runner="{strategy: pipeline, pipeline_stages: 2}", placement="{target: megatron}"),
+                "placement.target is megatron, but runner.strategy is pipeline, .*; allowed: null or policy",
+            ),
+            (
                 _with(runner="{strategy: pipeline, pipeline_stages: 2}", placement="{actions: [none, offload]}"),
                 r"placement.actions\[1\] is offload, but runner.strategy is pipeline, .*; allowed: any other action",
             ),

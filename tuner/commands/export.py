@@ -10,13 +10,14 @@ from pathlib import Path
 from search_spaces.whole_file import write_whole
 from tuner.commands.export_into import export_into
 from tuner.console import EXIT_DONE, EXIT_FAILED, err_console, show_text
-from tuner.export.base import Exporter, ExportError
+from tuner.export.base import Exporter, ExportError, StackVersion
 from tuner.export.choose_trial import choose_trial
 from tuner.export.context import context_of
 from tuner.export.export_trial import export_trial
 from tuner.export.registry import EXPORTERS
 from tuner.export.versions import choose_version, installed_misfit
 from tuner.memory_size import parse_memory_size
+from tuner.results import TrialRecord
 from tuner.selfcheck.self_check import describe_report, self_check
 from tuner.studies import find_study
 
@@ -58,6 +59,7 @@ def export_command(
     _, results = find_study(study, output_dir=output_dir, uri=options.uri)
     memory_cap_bytes = _bytes(options.memory_cap)
     chosen = choose_trial(results, number=options.trial, memory_cap_bytes=memory_cap_bytes)
+    _refuse_stages(exporter, version, chosen)
     context = context_of(results, version, through_python=options.through_python)
     text = export_trial(exporter, results, chosen, context, memory_cap_bytes=memory_cap_bytes)
     warning = installed_misfit(version)
@@ -96,6 +98,17 @@ def _refuse_contradictions(options: ExportOptions) -> None:
         raise ExportError(f"--into is {options.into} and --output is {options.output}; name one of the two")
     if options.dry_run and options.into is None:
         raise ExportError("--dry-run goes with --into, which is not given; name the file to compare")
+
+
+def _refuse_stages(exporter: Exporter, version: StackVersion, chosen: TrialRecord) -> None:
+    """Refuses to say what holds for the blocks of the whole model in words that count blocks stage by stage."""
+    stages = chosen.stage_micro_batches
+    if stages is not None and version.pipeline_key is not None and chosen.to_policy().recomputes:
+        raise ExportError(
+            f"trial {chosen.number} was measured in a pipeline of {len(stages)} stages, and {version.covers} counts "
+            f"blocks anew in each stage, so --format {exporter.name} cannot say its policy; allowed are trials without "
+            "recompute; use --format policy, which applies to the whole model before it is cut"
+        )
 
 
 def _write(path: Path, text: str) -> None:

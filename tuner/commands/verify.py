@@ -77,6 +77,12 @@ def _refuse_other_batch(config: SearchConfig, policy: RecomputePolicy, policy_fi
             f"{policy_file}: batch.data_parallel_degree is {policy.batch.data_parallel_degree}, but "
             f"runner.data_parallel_degree is {config.runner.data_parallel_degree}; make the two equal"
         )
+    if policy.batch.gradient_accumulation_steps < config.runner.pipeline_stages:
+        raise PolicyError(
+            f"{policy_file}: batch.gradient_accumulation_steps is {policy.batch.gradient_accumulation_steps}, but "
+            f"runner.pipeline_stages is {config.runner.pipeline_stages}, and a step needs a micro-batch for each "
+            "stage; raise the first or lower the second"
+        )
 
 
 def refuse_other_model(shape: ModelShape, policy: RecomputePolicy, policy_file: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,3 +107,26 @@ def test_a_file_of_before_is_replaced(export: Callable[..., Result], tmp_path: P
     file.write_text("old")
     assert export("--output", file).exit_code == 0
     assert load_policy(file) == policy("mlp")
+
+
+class TestTrialsOfAPipeline:
+    @pytest.fixture(autouse=True)
+    def stages(self, runs: Path, study: StudyResults) -> None:
+        """The study as if its trials had run in two stages."""
+        path = runs / "simulated" / "results.json"
+        data = json.loads(path.read_text())
+        for trial in [data["baseline"], *data["trials"]]:
+            trial["stage_micro_batches"] = [2, 1]
+        path.write_text(json.dumps(data))
+
+    @pytest.mark.parametrize("format", ["megatron", "mindspeed", "primus"])
+    def test_stacks_that_count_blocks_in_each_stage_are_refused(
+        self, export: Callable[..., Result], format: str
+    ) -> None:
+        result = export(format=format)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "was measured in a pipeline of 2 stages" in result.stderr
+        assert f"--format {format} cannot say its policy" in result.stderr
+
+    def test_the_policy_of_the_whole_model_is_exported(self, export: Callable[..., Result]) -> None:
+        assert export().exit_code == 0
