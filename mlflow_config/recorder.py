@@ -233,7 +233,9 @@ class StudyRecorder:
     def finish(self, outcome: RunOutcome) -> None:
         """Ends the study's run; a trial that is still running is ended too. Recording may go on afterwards."""
         self.close_stale_runs("the study ended before this trial did")
-        self._store.set_status(self._study_run, outcome.value, end_time_ms=_now_ms())
+        # A clock that was set back meanwhile must not make the run end before it began.
+        ended_at_ms = max(_now_ms(), self._study_run.start_time_ms)
+        self._store.set_status(self._study_run, outcome.value, end_time_ms=ended_at_ms)
 
     def close(self) -> None:
         """Lets go of the store; may be called twice, and without having opened."""

@@ -11,6 +11,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from runners.cluster_nodes import CPU, GPU
 from runners.code_package import CodePackage, code_folder_here
+from runners.process_family import end_orphans
 from runners.release import release_digest
 from runners.worker_agent import WorkerAgent
 
@@ -49,6 +50,7 @@ class NodeAgent(WorkerAgent):
     """A `WorkerAgent` as a Ray actor."""
 
     def __init__(self, environment: Mapping[str, str], process_per_trial: bool, code: CodePackage | None) -> None:
+        end_orphans()
         base_dir = None if code is None else str(code_folder_here(code))
         super().__init__(environment, process_per_trial=process_per_trial, base_dir=base_dir)
 

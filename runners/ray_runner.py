@@ -33,6 +33,7 @@ from runners.diagnosis.records import Diagnosis, DiagnosisSpec
 from runners.joined_cluster import join_cluster
 from runners.node_speeds import NodeSpeeds
 from runners.private_cluster import start_private_cluster
+from runners.process_family import end_orphans
 from runners.ray_agents import end_agents, start_agent, worker_environment
 from runners.ray_head import RayHead
 from runners.ray_rank_team import start_team
@@ -276,6 +277,8 @@ class RayRunner:
             self._share.leave()
         # Only this process's connection ends; a cluster that it did not start goes on.
         ray.shutdown()
+        if self._options.address is None:
+            end_orphans()
         self._is_open = False
 
     @property
@@ -456,6 +459,11 @@ class RayRunner:
                 raise RunnerError(
                     f"no node gave {self._amounts()} within {_AGENT_TIMEOUT_S:g} s; the cluster is busy or "
                     "has changed; free resources or lower runner.resources_per_trial"
+                ) from error
+            except ray.exceptions.OutOfMemoryError as error:
+                raise RunnerError(
+                    "a node has too little memory left for one more process, so Ray stopped it; end what else fills "
+                    "that node, then go on with --resume"
                 ) from error
             except ray.exceptions.RayError as error:
                 last_line = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()

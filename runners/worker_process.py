@@ -11,11 +11,10 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Mapping
 from typing import Any
 
-import psutil
+from runners.process_family import FAMILY_VARIABLE, end_family, new_family
 
 #: Bytes of a dead worker's standard error that are kept for the log.
 _KEPT_STDERR_BYTES = 20_000
@@ -23,8 +22,6 @@ _KEPT_STDERR_BYTES = 20_000
 _LOOK_INTERVAL_S = 1.0
 #: Seconds that a process has for printing its stack, and between two looks whether it has.
 _STACK_WAIT_S, _STACK_LOOK_S = 1.0, 0.05
-#: Variable that a worker and all it starts carry, so that they are found whatever session or parent they have.
-_FAMILY_VARIABLE = "RECOMPUTE_TUNER_FAMILY"
 #: Variables that let their holder into the cluster and the stores, which no model has to know.
 _CREDENTIALS = (
     "RAY_AUTH_TOKEN",
@@ -58,13 +55,13 @@ class WorkerProcess:
     def __init__(self, environment: Mapping[str, str], *, base_dir: str | None = None) -> None:
         self._base_dir = base_dir
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
-        self._family = uuid.uuid4().hex
+        self._family = new_family()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "runners.worker_main"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env={**_without_credentials(os.environ), **environment, _FAMILY_VARIABLE: self._family},
+            env={**_without_credentials(os.environ), **environment, FAMILY_VARIABLE: self._family},
             start_new_session=True,
         )
         self._received = b""
@@ -114,10 +111,7 @@ class WorkerProcess:
     def kill(self) -> None:
         """Ends the process and all it started; may be called twice."""
         self._process.kill()
-        for process in psutil.process_iter(["environ"]):
-            if (process.info["environ"] or {}).get(_FAMILY_VARIABLE) == self._family:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
+        end_family(self._family)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout, self._stderr):
             if pipe is not None and not pipe.closed:

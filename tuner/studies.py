@@ -13,12 +13,15 @@ from tuner.results import ResultsError, StudyResults, read_results
 RESULTS_FILE = "results.json"
 
 
-def find_study(study: str, *, output_dir: Path, uri: str | None = None) -> tuple[Path, StudyResults]:
+def find_study(
+    study: str, *, output_dir: Path, uri: str | None = None, named_by: str = "STUDY"
+) -> tuple[Path, StudyResults]:
     """The folder and the results of a study.
 
     Args:
         study: Its name below ``output_dir``, its folder, or its results.json.
         uri: MLflow store that has the study, where it ran on another machine; it is then found by its name alone.
+        named_by: The argument or option in which the user named it.
 
     Raises:
         ResultsError: There is no such study; the message lists those that exist.
@@ -36,7 +39,7 @@ def find_study(study: str, *, output_dir: Path, uri: str | None = None) -> tuple
     hint = f"; did you mean {near[0]}?" if near else ""
     have = ", ".join(known) if known else "none"
     raise ResultsError(
-        f"STUDY is {quoted(study)}, which is neither a study in {output_dir} nor a folder with {RESULTS_FILE} "
+        f"{named_by} is {quoted(study)}, which is neither a study in {output_dir} nor a folder with {RESULTS_FILE} "
         f"(studies there: {have}){hint}; name one, or its folder, or another --output-dir"
     )
 

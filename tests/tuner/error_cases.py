@@ -94,6 +94,11 @@ def in_section(name: str, section: str, parts: str) -> Mistake:
     return in_search(name, "output_dir", f"{section}\noutput_dir", parts)
 
 
+def in_model(name: str, entry: str, parts: str) -> Mistake:
+    """The search file with one entry more in its model."""
+    return in_search(name, "{factory: model.py:build}", f"{{factory: model.py:build, {entry}}}", parts)
+
+
 _BOMB = "a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]" + "".join(
     f"\n{name}: &{name} [{', '.join([f'*{before}'] * 10)}]" for before, name in ("ab", "bc", "cd", "de", "ef")
 )
@@ -176,6 +181,57 @@ IN_SEARCH_FILES = (
         "tracking", "tracking: {uri: ./mlruns}", ".yaml:5: tracking.uri | './mlruns' | allowed: | write sqlite:"
     ),
     in_section("optimizer", "optimizer: {name: lion}", ".yaml:5: optimizer.name | is 'lion' | allowed: | adadelta"),
+    in_model(
+        "budget",
+        "compile_memory_budget: 0.5",
+        ".yaml:2: model.compile_memory_budget | is 0.5 | allowed with model.compile model | or write compile: model",
+    ),
+    in_model("compile", "compile: true", ".yaml:2: model.compile | is true | allowed: blocks, model or null"),
+    in_section(
+        "no operator",
+        "placement: {actions: ['selective:mm']}",
+        ".yaml:5: placement.actions[0] | 'mm' names no operator | allowed: namespace.operator.overload",
+    ),
+    in_section(
+        "two presets",
+        "placement: {actions: ['selective:matmuls+every_second_matmul']}",
+        ".yaml:5: placement.actions[0] | every_second_matmul | allowed: matmuls or | name one of the two",
+    ),
+    in_section(
+        "offload with a unit",
+        "placement: {actions: [offload+mlp]}",
+        ".yaml:5: placement.actions[0] | is 'offload+mlp' | allowed: none, block | joined by +",
+    ),
+    in_section(
+        "segment sizes",
+        "placement: {actions: [none, block], segment_sizes: [2]}",
+        ".yaml:5: placement.segment_sizes | is set | has no segment | add it there or remove",
+    ),
+    in_section(
+        "ranks alone",
+        "runner: {data_parallel_degree: 2}",
+        ".yaml:5: runner.data_parallel_degree | is 2 | none has 1 rank | set the second to ddp",
+    ),
+    in_section(
+        "ranks that do not divide",
+        "runner: {data_parallel_degree: 3, strategy: ddp}",
+        ".yaml:5: runner.data_parallel_degree | is 3 | allowed: 1, 2, 4, 8 | change one",
+    ),
+    in_section(
+        "strategy",
+        "runner: {strategy: fsdp}",
+        ".yaml:5: runner.strategy | is 'fsdp' | allowed: none, ddp | mean fsdp2?",
+    ),
+    in_section(
+        "resharding",
+        "runner: {reshard_after_forward: search}",
+        ".yaml:5: runner.reshard_after_forward | is search | allowed: true; | or set runner.strategy to fsdp2",
+    ),
+    in_section(
+        "a part of a device",
+        "runner: {resources_per_trial: {GPU: 0.5}}",
+        ".yaml:5: runner.resources_per_trial | asks GPU: 0.5 | allowed: whole devices | distort each other",
+    ),
     in_search(
         "no divisor",
         "sequence",
@@ -232,7 +288,24 @@ IN_RESULTS = (
 
 _EXPORT = "export study --format policy"
 _INTO = "export study --format huggingface --into"
+#: Where nobody listens.
+_NOBODY = "--address http://127.0.0.1:9"
+_CLUSTER = "--address | is http://127.0.0.1:9 | no job server answers | start the cluster with | name the dashboard's"
 ON_COMMAND_LINES = (
+    Mistake("earlier study", "plan search.yaml --study no", "--study | is 'no' | (studies there: none) | name one"),
+    Mistake("no address", "list", "tune list: | Missing option | --address | `tune list --help` says"),
+    Mistake("address", "list --address head:8265", "--address | is 'head:8265' | allowed is | http://head.example"),
+    Mistake("submit to nobody", f"submit search.yaml {_NOBODY}", _CLUSTER),
+    Mistake("list of nobody", f"list {_NOBODY}", _CLUSTER),
+    Mistake("status of nobody", f"status mine {_NOBODY}", _CLUSTER),
+    Mistake("logs of nobody", f"logs mine {_NOBODY}", _CLUSTER),
+    Mistake("stop of nobody", f"stop mine {_NOBODY}", _CLUSTER),
+    Mistake(
+        "submit a bad file",
+        f"submit s.yaml {_NOBODY}",
+        "s.yaml:1: | is empty | model.factory, batch | are needed",
+        {"s.yaml": ""},
+    ),
     Mistake("command", "rnu", "tune: | 'rnu' | Did you mean 'run' | `tune --help` says"),
     Mistake("argument", "run", "tune run: | Missing argument | SEARCH.YAML | `tune run --help` says"),
     Mistake("option", "run a.yaml --resum", "tune run: | --resum | --resume | `tune run --help` says"),

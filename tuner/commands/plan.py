@@ -65,7 +65,9 @@ def plan_command(search_file: Path, options: PlanOptions, *, as_json: bool) -> i
     """Predicts and shows the plan; gives back the exit code."""
     config = load_search_file(search_file)
     device_bytes = _device_memory(options.device_memory)
-    results = None if options.study is None else find_study(options.study, output_dir=options.output_dir)[1]
+    results = None
+    if options.study is not None:
+        _, results = find_study(options.study, output_dir=options.output_dir, named_by="--study")
     inspector = assemble.local_inspector()
     with Interrupts().handled():
         try:
