@@ -64,6 +64,8 @@ AnswerT = TypeVar("AnswerT", bound=Answer)
 _LOOK_INTERVAL_S = 1.0
 #: Seconds that an agent may take to come up on a cluster that has the resources in total.
 _AGENT_TIMEOUT_S = 120.0
+#: Seconds that a node whose memory was full may take to have room for a process again, and between two tries.
+_MEMORY_TIMEOUT_S, _MEMORY_PAUSE_S = 60.0, 2.0
 #: Seconds that a cluster may be without a node that a trial fits on: one that is started again, or added.
 _NODE_TIMEOUT_S = 600.0
 
@@ -416,8 +418,7 @@ class RayRunner:
         self._idle = [(agent, node_id) for agent, node_id in self._idle if node_id in alive]
         if self._idle:
             return self._idle.pop()
-        agent = self._start_agent() if self._options.num_ranks is None else self._start_team(self._options.num_ranks)
-        introduction = self._introduction(agent)
+        agent, introduction = self._introduced_agent()
         if introduction["release"] != release_digest():
             ray.kill(agent)
             raise RunnerError(
@@ -425,6 +426,25 @@ class RayRunner:
                 f"({introduction['release']}, here {release_digest()}); install the same on every node"
             )
         return agent, introduction["node_id"]
+
+    def _introduced_agent(self) -> tuple[Any, dict[str, str]]:
+        """A new agent and what it says of itself.
+
+        What filled a node's memory is a while in going after Ray stopped it, and till then Ray stops whatever starts.
+        """
+        deadline = time.monotonic() + _MEMORY_TIMEOUT_S
+        num_ranks = self._options.num_ranks
+        while True:
+            agent = self._start_agent() if num_ranks is None else self._start_team(num_ranks)
+            try:
+                return agent, self._introduction(agent)
+            except ray.exceptions.OutOfMemoryError as error:
+                if time.monotonic() >= deadline:
+                    raise RunnerError(
+                        "a node has too little memory left for one more process, so Ray stops each; end what else "
+                        "fills that node, then go on with --resume"
+                    ) from error
+                time.sleep(_MEMORY_PAUSE_S)
 
     def _start_agent(self) -> Any:
         return start_agent(
@@ -460,11 +480,8 @@ class RayRunner:
                     f"no node gave {self._amounts()} within {_AGENT_TIMEOUT_S:g} s; the cluster is busy or "
                     "has changed; free resources or lower runner.resources_per_trial"
                 ) from error
-            except ray.exceptions.OutOfMemoryError as error:
-                raise RunnerError(
-                    "a node has too little memory left for one more process, so Ray stopped it; end what else fills "
-                    "that node, then go on with --resume"
-                ) from error
+            except ray.exceptions.OutOfMemoryError:
+                raise
             except ray.exceptions.RayError as error:
                 last_line = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
                 raise RunnerError(
