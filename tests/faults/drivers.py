@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import multiprocessing
 import os
@@ -17,6 +18,8 @@ from kill_points import KillPoints
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["driver_preload"])
 _TIMEOUT_S = 1200.0
+#: Version of the header of Linux's call capset, and the number of 32-bit words that it takes then (capset(2)).
+_CAPSET_VERSION, _CAPSET_WORDS = 0x20080522, 6
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Driver:
     Attributes:
         trial_s: Real seconds that a simulated trial takes.
         counts_file: Where to write how often each function was entered.
+        output: Stem of the files that take what it prints; None is one in the folder.
+        obeys_modes: Permissions of files hold for it, also where the system's administrator runs the tests.
     """
 
     folder: Path
@@ -59,13 +64,17 @@ class Driver:
     kill_point: KillPoint | None = None
     trial_s: float = 0.0
     counts_file: Path | None = None
+    output: Path | None = None
+    obeys_modes: bool = False
     _process: ForkServerProcess = field(init=False)
 
     def __post_init__(self) -> None:
-        self._out, self._err = (self.folder / f"driver.{name}" for name in ("out", "err"))
+        stem = self.output or self.folder / "driver"
+        self._out, self._err = (stem.with_name(f"{stem.name}.{name}") for name in ("out", "err"))
         self._process = _CONTEXT.Process(
             target=_drive,
             args=(self.folder, self.arguments, self.kill_point, self.trial_s, self.counts_file),
+            kwargs={"printed": (self._out, self._err), "obeys_modes": self.obeys_modes},
         )
         self._process.start()
 
@@ -112,13 +121,18 @@ def _drive(
     kill_point: KillPoint | None,
     trial_s: float,
     counts_file: Path | None,
+    *,
+    printed: tuple[Path, Path],
+    obeys_modes: bool,
 ) -> None:
     import driver_preload
 
     os.setsid()
+    for descriptor, file in zip((1, 2), printed, strict=True):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
+    if obeys_modes:
+        give_up_privileges()
     os.chdir(folder)
-    for descriptor, name in ((1, "out"), (2, "err")):
-        os.dup2(os.open(f"driver.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
     sys.argv = ["tune", *arguments]
     if kill_point is None and counts_file is None:
         driver_preload.run_tune(trial_s)
@@ -135,3 +149,11 @@ def _drive(
         sys.setprofile(None)
         if counts_file is not None:
             counts_file.write_text(json.dumps(points.counts))
+
+
+def give_up_privileges() -> None:
+    """From now on the administrator is a user like any other, who may still read their own files."""
+    header = (ctypes.c_uint32 * 2)(_CAPSET_VERSION, 0)
+    nothing = (ctypes.c_uint32 * _CAPSET_WORDS)()
+    if ctypes.CDLL(None, use_errno=True).capset(header, nothing) != 0:
+        raise OSError(ctypes.get_errno(), "capset")
