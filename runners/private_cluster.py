@@ -11,6 +11,8 @@ from contextlib import contextmanager
 import ray
 import ray._private.ray_constants as ray_constants
 
+from runners.base import RunnerError
+
 logger = logging.getLogger(__name__)
 
 #: Variables that Ray reads when it starts a cluster. It would run workers at a lower priority than the training that
@@ -33,13 +35,16 @@ def start_private_cluster() -> None:
 
     Its servers listen on the loopback address and ask for a token that only this process and those that it starts know.
     Where that cannot be had, a warning says so.
+
+    Raises:
+        RunnerError: It did not come up.
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     # Ray would write a token to a file in the home folder, readable for all where the umask is the usual one. It reads
     # a token once per process, so this one stays.
     os.environ.setdefault(_TOKEN_VARIABLE, secrets.token_hex(32))
-    with _on_loopback_only():
+    with _on_loopback_only(), _one_line_if_late():
         ray.init(
             # "local" always starts a new cluster: neither RAY_ADDRESS nor a left-over address file is looked at.
             address="local",
@@ -64,6 +69,19 @@ def _on_loopback_only() -> Iterator[None]:
             del os.environ[_SEVERAL_MACHINES_VARIABLE]
         else:
             os.environ[_SEVERAL_MACHINES_VARIABLE] = variable
+
+
+@contextmanager
+def _one_line_if_late() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        # Ray raises a bare one where its processes are not up in time, as on a machine that is busy with much else.
+        ray.shutdown()
+        raise RunnerError(
+            f"the private Ray cluster did not come up: {' '.join(str(error).split())[:200].rstrip('.')}; it needs "
+            "room in /tmp or RAY_TMPDIR, and a machine that is not busy with much else; then try again"
+        ) from error
 
 
 def _warn_of_open_doors() -> None:
