@@ -184,7 +184,7 @@ IN_SEARCH_FILES = (
     in_model(
         "budget",
         "compile_memory_budget: 0.5",
-        ".yaml:2: model.compile_memory_budget | is 0.5 | allowed with model.compile model | or write compile: model",
+        ".yaml:2: model.compile_memory_budget | is 0.5 | allowed with model.compile | remove compile_memory_budget",
     ),
     in_model("compile", "compile: true", ".yaml:2: model.compile | is true | allowed: blocks, model or null"),
     in_section(
