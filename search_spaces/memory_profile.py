@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from search_spaces.gathering import Gathering
+
 
 @dataclass(frozen=True)
 class Stretch:
@@ -59,6 +61,7 @@ class ListProfile:
         classes: Class of each call, shape as ``blocks``.
         cells: Every cell that was traced.
         parameter_bytes: Of each block of the list, shape (num_blocks,); what blocks share counts for the first.
+        gradient_bytes: Of the gradients of each block's parameters, as ``parameter_bytes``.
     """
 
     path: str
@@ -66,6 +69,7 @@ class ListProfile:
     classes: tuple[int, ...]
     cells: tuple[Cell, ...]
     parameter_bytes: tuple[int, ...] = ()
+    gradient_bytes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,8 @@ class MemoryProfile:
         num_checked: Policies whose peak was computed from this profile and compared with a dry run of their own.
         max_relative_error: The largest difference among them, relative to the dry run.
         refusal: Why peaks of this model must not be computed from stretches, in one line; None where they may.
+        gathering: How one rank of several holds the model, whose shares the sizes above and static bytes are then of;
+            stretches are those of a process alone either way.
     """
 
     parameter_bytes: int
@@ -132,3 +138,4 @@ class MemoryProfile:
     num_checked: int = 0
     max_relative_error: float = 0.0
     refusal: str | None = None
+    gathering: Gathering | None = None

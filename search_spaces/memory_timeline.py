@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from search_spaces.cell_profiles import ListCells
+from search_spaces.gathered_step import GatheredStep, gathered_cell, largest_block
+from search_spaces.gathering import Gathering
 from search_spaces.memory_profile import Cell, ListProfile, MemoryProfile, StepProfile, Stretch
 from search_spaces.policy import (
     BLOCK,
@@ -62,6 +64,8 @@ class MemoryTimeline:
         self.profile = profile
         self._steps: dict[int, _Step] = {}
         self._cells: dict[int, tuple[ListProfile, ListCells]] = {}
+        #: As large as all groups of a divided model are taken to be by those who add up cells.
+        self._single = largest_block(profile.steps[0]) if profile.gathering is not None else None
 
     def peak_bytes(self, policy: RecomputePolicy) -> int:
         """Most bytes alive in an optimizer step.
@@ -99,17 +103,29 @@ class MemoryTimeline:
         What a stretch leaves is a straight line in the size. How far it rises bends upwards where another moment
         within it becomes the highest, so the line between two sizes lies on it or above: never too low.
 
+        Of a divided model fixed stretches hold what is gathered where all its blocks are alike.
+
         Raises:
             ValueError: No traced sizes enclose it.
         """
-        return self._step_at(micro_batch_size).profile
+        step = self._step_at(micro_batch_size)
+        return step.profile if step.gathered is None else step.gathered.typical
 
     def cell(self, profile: ListProfile, classes: tuple[int, ...], action: str) -> Cell:
         """What blocks of these classes do under the action, in a list of one of the step profiles.
 
+        Of a divided model with what is gathered for them among blocks of their kind.
+
         Raises:
             ValueError: The action was not traced.
         """
+        cell = self._cell_alone(profile, classes, action)
+        gathering = self.profile.gathering
+        if gathering is None or self._single is None:
+            return cell
+        return gathered_cell(cell, profile, gathering, self._single)
+
+    def _cell_alone(self, profile: ListProfile, classes: tuple[int, ...], action: str) -> Cell:
         key = id(profile)  # Hashing a profile of many blocks would take longer than the look-up.
         if key not in self._cells:
             self._cells[key] = (profile, ListCells(profile))
@@ -121,6 +137,8 @@ class MemoryTimeline:
         lingering = stretches[_LINGERING]
         stretches[_DELTA] += lingering
         stretches[_DELTA, step.end_of_forward] -= lingering.sum()
+        if step.gathered is not None:
+            step.gathered.apply(policy, stretches[_DELTA], stretches[_RISE])
         return stretches
 
     def _with_regions(self, step: _Step, policy: RecomputePolicy) -> _Array:
@@ -140,7 +158,7 @@ class MemoryTimeline:
     def _step_at(self, micro_batch_size: int) -> _Step:
         if micro_batch_size not in self._steps:
             profile = _profile_at(self.profile.steps, micro_batch_size)
-            self._steps[micro_batch_size] = _Step(profile, self.cell)
+            self._steps[micro_batch_size] = _Step(profile, self._cell_alone, self.profile.gathering)
         return self._steps[micro_batch_size]
 
 
@@ -150,10 +168,12 @@ class _Step:
     Attributes:
         plain: Without any recompute; shape (num_rows, num_moments + 1).
         end_of_forward: Index of the last moment of the forward pass.
+        gathered: What a divided model holds besides; None where it is not divided.
     """
 
-    def __init__(self, profile: StepProfile, cells: CellProfiles) -> None:
+    def __init__(self, profile: StepProfile, cells: CellProfiles, gathering: Gathering | None) -> None:
         self.profile = profile
+        self.gathered = None if gathering is None else GatheredStep(profile, gathering)
         forward = [index for index, moment in enumerate(profile.moments) if moment.part == "forward"]
         self.end_of_forward = max(forward, default=0) + 1  # Head and loss.
         self.plain: _Array = np.zeros((_NUM_ROWS, len(profile.moments) + 1), dtype=np.int64)

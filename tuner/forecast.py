@@ -96,6 +96,7 @@ def make_forecast(
     strategy: Strategy = "none",
     cut: PipelineCut | None = None,
     inspection: ModelInspection | None = None,
+    is_on_cpu: bool = True,
 ) -> Forecast | None:
     """Predictions from the best that the dry run allows; None where the model has no dry run.
 
@@ -107,6 +108,7 @@ def make_forecast(
         strategy: How the ranks of a trial work together; decides what one of them holds.
         cut: Where a pipeline cuts the model.
         inspection: Knows how fast copies to the host are.
+        is_on_cpu: Trials run on a CPU, whose collectives copy what they send.
     """
     profile = dry_run.profile
     if profile is None:
@@ -136,7 +138,13 @@ def make_forecast(
         return Forecast(proposer, is_compiled=is_compiled)
     timelines = {
         reshard: MemoryTimeline(
-            ranked_profile(profile, strategy, choices.data_parallel_degree, reshards=reshard is not False)
+            ranked_profile(
+                profile,
+                strategy,
+                choices.data_parallel_degree,
+                reshards=reshard is not False,
+                copies=is_on_cpu,
+            )
         )
         for reshard in choices.reshard_choices
     }

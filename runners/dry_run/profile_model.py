@@ -134,7 +134,14 @@ class _Tracer:
             _share_cells(cells, groups[index])
             blocks = _blocks(self._dry_run.model, path)
             lists.append(
-                ListProfile(path, plain.calls[index], classes[index], tuple(cells.values()), _parameter_bytes(blocks))
+                ListProfile(
+                    path,
+                    plain.calls[index],
+                    classes[index],
+                    tuple(cells.values()),
+                    parameter_bytes=_parameter_bytes(blocks),
+                    gradient_bytes=_parameter_bytes(blocks, trainable=True),
+                )
             )
         return StepProfile(
             batch.micro_batch_size,
@@ -297,11 +304,12 @@ def _blocks(model: nn.Module | None, path: str) -> tuple[nn.Module, ...]:
     return container_at(model.get_submodule(path), path).blocks
 
 
-def _parameter_bytes(blocks: Sequence[nn.Module]) -> tuple[int, ...]:
+def _parameter_bytes(blocks: Sequence[nn.Module], *, trainable: bool = False) -> tuple[int, ...]:
+    """Of each block, what others before it have not; or of those alone that get a gradient, which is as large."""
     seen: set[int] = set()
     sizes = []
     for block in blocks:
-        new = [p for p in block.parameters() if id(p) not in seen]
+        new = [p for p in block.parameters() if id(p) not in seen and (p.requires_grad or not trainable)]
         seen.update(map(id, new))
         sizes.append(sum(p.nbytes for p in new))
     return tuple(sizes)

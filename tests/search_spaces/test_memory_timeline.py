@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search_spaces.cell_profiles import ListCells
@@ -127,6 +127,7 @@ def placements(draw: Any, path: str, num_blocks: int) -> BlockListPlacement:
     return BlockListPlacement(path, num_blocks, UNITS, tuple(regions))
 
 
+@settings(deadline=None)
 @given(first=placements("list0", 9), second=placements("list1", 4))
 def test_peak_and_flops_are_those_of_a_walk_through_the_step(
     first: BlockListPlacement, second: BlockListPlacement
@@ -140,6 +141,7 @@ def test_peak_and_flops_are_those_of_a_walk_through_the_step(
     assert timeline.flops(placed) == (8 * plain_flops, 8 * (flops - plain_flops))
 
 
+@settings(deadline=None)
 @given(placed=placements("list0", 9))
 def test_equal_policies_have_equal_peaks_however_they_are_written(placed: BlockListPlacement) -> None:
     timeline = MemoryTimeline(profile((9,)))

@@ -144,9 +144,9 @@ def _plan_for_ranks(
         note = f"Predicted for one process that trains alone: what {strategy} adds or divides is not in the peaks."
     else:
         reshards = request.choices.reshard_choices[0] is not False
-        ranked = ranked_profile(profile, strategy, degree, reshards=reshards)
+        ranked = ranked_profile(profile, strategy, degree, reshards=reshards, copies=request.is_for_cpu)
         dry_run = dry_run.model_copy(update={"profile": ranked})
-        estimate = "gradient buckets are added" if strategy == "ddp" else "what is whole at once is an estimate"
+        estimate = "gradient buckets are added" if strategy == "ddp" else "what is gathered and sent is counted"
         note = f"Predicted for one of {degree} ranks under {strategy}; {estimate}."
     plan = make_plan(request, dry_run, dry_run_peaks)
     return plan.model_copy(update={"notes": (note, *plan.notes)})
