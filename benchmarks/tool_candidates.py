@@ -21,6 +21,10 @@ PLAIN, OURS = "no recompute", "recompute-tuner"
 #: Shares of the compiler's memory budget that are tried. A whole model takes long to compile, so fewer there.
 BLOCK_BUDGETS = (1.0, 0.75, 0.5, 0.25, 0.0)
 MODEL_BUDGETS = (0.75, 0.5, 0.1)
+#: What came of trying it in an environment of its own.
+_ROCKMATE_NOTE = (
+    "`pip install rockmate` gives 2.0.0 with rkgb 2.0.0, whose import ends with: No module named 'rkgb.core'"
+)
 _ATEN = torch.ops.aten
 _MATMULS = frozenset({_ATEN.mm.default, _ATEN.addmm.default, _ATEN.bmm.default, _ATEN.baddbmm.default})
 _ATTENTION = frozenset(
@@ -94,16 +98,18 @@ def our_candidate(policy: RecomputePolicy) -> Candidate:
 
 def unusable_tools() -> list[NotRun]:
     """Searching tools that do not run here as they are released, each with the first line of what it said."""
-    attempts: tuple[tuple[str, str], ...] = (
-        ("Rockmate", "rockmate"),
-        ("AutoSAC", "torch.distributed._tools.sac_ilp"),
+    attempts: tuple[tuple[str, str, str], ...] = (
+        ("Rockmate", "rockmate", _ROCKMATE_NOTE),
+        ("AutoSAC", "torch.distributed._tools.sac_ilp", "its solver needs `pip install pulp`"),
     )
     found = []
-    for tool, module in attempts:
+    for tool, module, note in attempts:
         try:
             importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            found.append(NotRun(tool, f"not installed ({error}); {note}"))
         except Exception as error:  # noqa: BLE001  # whatever a tool of others does on import is what is told
-            found.append(NotRun(tool, _first_line(error)))
+            found.append(NotRun(tool, f"{_first_line(error)}; {note}"))
     if not any(each.tool == "AutoSAC" for each in found) and not torch.cuda.is_available():
         found.append(NotRun("AutoSAC", "its estimators time operators on a CUDA device, and there is none"))
     return found

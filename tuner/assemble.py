@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -104,8 +105,11 @@ def step_timeline_spec(
     *,
     num_blocks: int | None,
 ) -> StepTimelineSpec:
-    """Asks for the timeline of one step under each of the policies, of which the first one has to fit."""
-    first, *also = policies
+    """Asks for the timeline of one step under each of the policies, of which the first one has to fit.
+
+    Steps are traced as plain code: compiled code shows no tensors.
+    """
+    first, *also = (replace(policy, compile=None, compile_memory_budget=None) for policy in policies)
     return StepTimelineSpec(
         workload=workload_spec(config),
         policy=first,

@@ -88,8 +88,10 @@ def _policies(results: StudyResults) -> dict[str, RecomputePolicy]:
     """What is traced, the winner first: it fits for certain."""
     policies = {}
     best, baseline = results.best_trial(), results.baseline
-    if best is not None:
+    if best is not None and best.to_policy().compile_memory_budget is None:
         policies[WINNER] = best.to_policy()
+    elif best is not None:
+        logger.info("no timeline of the winner: what the compiler keeps within a budget cannot be seen")
     if baseline is not None and baseline.status is TrialStatus.COMPLETED:
         policies[BASELINE] = baseline.to_policy()
     elif baseline is not None:

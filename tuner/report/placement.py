@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from search_spaces.actions import kept_by, shown_action
-from search_spaces.policy import BLOCK, NONE, SEGMENT, BlockListPlacement, RecomputePolicy, Region
+from search_spaces.policy import BLOCK, NONE, OFFLOAD, SEGMENT, BlockListPlacement, RecomputePolicy, Region
 
 #: Colors of the known actions, as the page names them.
 _HUES = {NONE: "none", "attention": "sky", "mlp": "amber", "attention+mlp": "green", BLOCK: "rose", SEGMENT: "yellow"}
 #: Of actions that are named after units of one's own; letters tell those apart that share one.
 _OTHER_HUES = ("teal", "lilac", "sand")
-_MEANINGS = {NONE: "keeps everything", BLOCK: "the whole block", SEGMENT: "blocks rebuilt at once, bracketed"}
+_MEANINGS = {
+    NONE: "keeps everything",
+    BLOCK: "the whole block",
+    SEGMENT: "blocks rebuilt at once, bracketed",
+    OFFLOAD: "nothing is rebuilt; the block's activations wait on the host",
+}
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,16 @@ class BlockStrip:
 def block_strips(policy: RecomputePolicy) -> list[BlockStrip]:
     """A strip for each list of blocks of the policy."""
     actions = _Actions(policy.placement)
-    return [_strip(placement.canonical(), actions) for placement in policy.placement]
+    strips = [_strip(placement.canonical(), actions) for placement in policy.placement]
+    if policy.compile_memory_budget is None or policy.recomputes:
+        return strips
+    words = f"left to the compiler, which may keep {policy.compile_memory_budget:.0%} of the activations"
+    return [
+        replace(
+            strip, words=words, cells=tuple(replace(cell, tip=f"block {cell.number}: {words}") for cell in strip.cells)
+        )
+        for strip in strips
+    ]
 
 
 def legend(strips: Iterable[BlockStrip]) -> list[Action]:
@@ -108,6 +122,10 @@ def _cell(number: int, action: str, edge: str, tip: str, actions: _Actions) -> B
 
 
 def _place_in(region: Region, number: int) -> tuple[str, str]:
+    if region.action == OFFLOAD:
+        return "", f"block {number}: activations wait on the host"
+    if region.keep:
+        return "", f"block {number}: recomputed, but for what {', '.join(region.keep)} give"
     if region.action != SEGMENT:
         return "", f"block {number}: {shown_action(region.action)} recomputed"
     first, last = next((first, last) for first, last in region.segments() if first <= number <= last)

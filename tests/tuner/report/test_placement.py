@@ -52,3 +52,18 @@ def test_legend_names_what_occurs_each_once_in_a_look_of_its_own() -> None:
         "attention and cross, each on its own",
         "the cross of the block",
     ]
+
+
+def test_what_waits_on_the_host_or_is_kept_is_not_said_to_be_recomputed() -> None:
+    (strip,) = strips(Region(0, 3, "offload"), Region(4, 7, "selective:aten.addmm.default"))
+    assert strip.cells[0].tip == "block 0: activations wait on the host"
+    assert strip.cells[4].tip == "block 4: recomputed, but for what aten.addmm.default give"
+    assert "wait on the host" in strip.cells[0].action.meaning
+
+
+def test_a_budget_of_the_compiler_is_no_plain_step() -> None:
+    placement = BlockListPlacement("h", 2, UNITS)
+    within = RecomputePolicy(BatchShape(1, 1, 1, 1), (placement,), compile="model", compile_memory_budget=0.5)
+    (strip,) = block_strips(within)
+    assert strip.words == "left to the compiler, which may keep 50% of the activations"
+    assert strip.cells[1].tip == f"block 1: {strip.words}"
