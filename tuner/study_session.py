@@ -175,6 +175,7 @@ class _Session:
             strategy=self._config.runner.strategy,
             cut=self._inspection.pipeline_cut,
             inspection=self._inspection,
+            is_on_cpu=self._inspection.environment.get("device_kind") == "cpu",
         )
         logger.info("%s", describe_dry_run(answer))
         if compiled is not None:
