@@ -112,7 +112,7 @@ class PolicyProposer:
 
     def __post_init__(self) -> None:
         sizes = [batch.micro_batch_size for batch in self.features.batches]
-        self._prior = TimePrior(sizes, self.price_means, self.base_means)
+        self._prior = TimePrior(sizes, self.features.labels, self.price_means, self.base_means)
 
     def propose(
         self, tried: Sequence[Tried], is_taken: Callable[[RecomputePolicy], bool], *, seed: int

@@ -13,6 +13,9 @@ _SINGLE_MARGIN = 0.0005
 #: Trials that may agree by chance. While there are no more, the ratio is taken to vary by this share of what it is off
 #: by, over their number: an allocator that adds 1 % adds another per cent to another policy.
 _FEW, _SHARE_THAT_VARIES = 2, 0.5
+#: Trials up to which the next ratio may lie as far above the largest as that lies above the smallest; the more there
+#: are beyond, the less.
+_RANGE_DOUBLES = 4
 #: A device that refused memory says only that the peak is over the cap; it is taken to be over it by this much.
 _REFUSED_MARGIN = 0.02
 
@@ -53,7 +56,8 @@ class PeakCorrection:
         if 0 < len(measured) <= _FEW:
             margin = max(margin, _SHARE_THAT_VARIES * abs(ratio - 1) / len(measured))
         spread = max(measured, default=0.0) - min(measured, default=0.0)
-        worst = max(measured, default=1.0) * (1 + prior_error + margin + spread)
+        beyond = spread * min(1.0, _RANGE_DOUBLES / max(1, len(measured)))
+        worst = max(measured, default=1.0) * (1 + prior_error + margin + beyond)
         # What was refused has a ratio above this one; news only where none so large was measured.
         refused = max((pair.measured_bytes / pair.predicted_bytes for pair in pairs if pair.refused), default=0.0)
         return cls(ratio, max(worst, refused * (1 + _REFUSED_MARGIN) if refused > worst else 0.0))

@@ -22,7 +22,8 @@ from itertools import product
 import numpy as np
 from scipy.linalg import block_diag, cho_factor, cho_solve, solve_triangular
 
-from tuner.prediction.placement_features import FloatArray
+from tuner.prediction.placement_features import FloatArray, Label
+from tuner.prediction.price_prior import price_covariance
 
 #: Lack of fit, relative to the step time, and the prior weight of each value.
 _LACK_OF_FIT = {0.001: 0.2, 0.003: 0.25, 0.01: 0.3, 0.02: 0.15, 0.05: 0.1}
@@ -41,8 +42,6 @@ _SIZE_EFFECT = {(0.15, 0.0): 0.7, (1.5, 0.7): 0.3}
 _LENGTH_OCTAVES = 3.0
 #: How much of the size's effect on prices all labels share.
 _SHARED_BY_LABELS = 0.8
-#: Standard deviation of a price around its prior mean: a share of it, and a floor for operations that have no FLOPs.
-_PRICE_RELATIVE, _PRICE_FLOOR = 0.3, 0.01
 #: Settings with less weight than this are passed over.
 _LEAST_WEIGHT = 1e-4
 
@@ -101,17 +100,23 @@ class TimePrior:
 
     Args:
         micro_batch_sizes: In samples, in the order of ``batch_index``.
+        labels: What prices are of.
         price_means: What recomputing all blocks of a list is expected to add, in plain steps, shape (num_labels,).
         base_means: How long plain steps of each size are expected to be beside one another, shape (num_batches,); None
             expects them to be alike.
     """
 
     def __init__(
-        self, micro_batch_sizes: Sequence[int], price_means: FloatArray, base_means: FloatArray | None = None
+        self,
+        micro_batch_sizes: Sequence[int],
+        labels: Sequence[Label],
+        price_means: FloatArray,
+        base_means: FloatArray | None = None,
     ) -> None:
         self.num_batches = len(micro_batch_sizes)
         self.num_labels = len(price_means)
         self.price_means = price_means
+        self._labels = labels
         self.base_means: FloatArray = np.ones(self.num_batches) if base_means is None else base_means
         octaves = np.log2(np.asarray(micro_batch_sizes, dtype=np.float64))
         distances = np.abs(octaves[:, None] - octaves[None, :])
@@ -127,9 +132,10 @@ class TimePrior:
     @cached_property
     def settings(self) -> tuple[tuple[float, float, _PriorSetting], ...]:
         """Lack of fit, logarithm of the weight, and the prior, for each setting that is fitted."""
+        prices = price_covariance(self._labels, self.price_means)
         settings = []
         for size_effect, deviation, tilt in product(_SIZE_EFFECT, _DEVIATION, _TILT):
-            factor = cho_factor(self._covariance(size_effect, deviation, tilt), lower=True)
+            factor = cho_factor(self._covariance(size_effect, prices, deviation, tilt), lower=True)
             precision = cho_solve(factor, np.eye(self.num_weights))
             prior = _PriorSetting(precision, float(np.log(np.diag(factor[0])).sum()))
             weight = _SIZE_EFFECT[size_effect]
@@ -140,16 +146,17 @@ class TimePrior:
     def num_weights(self) -> int:
         return self.num_batches + self.num_labels * (self.num_batches + 2)
 
-    def _covariance(self, size_effect: tuple[float, float], deviation: float, tilt: float) -> FloatArray:
+    def _covariance(
+        self, size_effect: tuple[float, float], prices: FloatArray, deviation: float, tilt: float
+    ) -> FloatArray:
         """Of all weights, shape (num_weights, num_weights)."""
-        of_bases, of_prices = size_effect
+        of_bases, of_drift = size_effect
         size_own = np.eye(self.num_batches)
         bases = _BASE_COMMON**2 + of_bases**2 * self._likeness + _BASE_OWN**2 * size_own
         scale = 0.2 + self.price_means
         labels_alike = (1 - _SHARED_BY_LABELS) * np.eye(self.num_labels) + _SHARED_BY_LABELS
-        deviations = np.kron(of_prices**2 * self._drift, labels_alike * np.outer(scale, scale))
+        deviations = np.kron(of_drift**2 * self._drift, labels_alike * np.outer(scale, scale))
         deviations += np.kron(size_own, np.diag((deviation * scale) ** 2))
-        prices = np.diag((_PRICE_RELATIVE * self.price_means + _PRICE_FLOOR) ** 2)
         covariance: FloatArray = block_diag(bases, prices, deviations, tilt**2 * np.eye(self.num_labels))
         return covariance
 

@@ -6,11 +6,13 @@ import made_up
 import numpy as np
 import pytest
 
-from tuner.prediction.placement_features import PlacementFeatures
+from tuner.prediction.placement_features import Label, PlacementFeatures
 from tuner.prediction.time_model import Observation, TimeModel, TimePrior
 
 SIZES = (8, 4, 2, 1)
 PRICES = np.array([0.1, 0.12, 0.22, 0.33])
+LABELS = [Label(0, f"unit{number}") for number in range(4)]
+PRIOR = TimePrior(SIZES, LABELS, PRICES)
 
 
 class Truth:
@@ -58,7 +60,7 @@ def test_after_calibration_the_median_error_is_small_and_intervals_hold_nine_in_
     errors, inside = [], []
     for seed in range(20):
         truth = Truth(seed, noise)
-        model = TimeModel(TimePrior(SIZES, PRICES), truth.some(12))
+        model = TimeModel(PRIOR, truth.some(12))
         held_out = truth.some(100)
         mean, deviation = predict(model, held_out)
         measured = np.array([o.time for o in held_out])
@@ -71,8 +73,8 @@ def test_after_calibration_the_median_error_is_small_and_intervals_hold_nine_in_
 
 def test_more_measurements_make_it_surer_and_better() -> None:
     truth = Truth(0, 0.005)
-    few = TimeModel(TimePrior(SIZES, PRICES), truth.some(4))
-    many = TimeModel(TimePrior(SIZES, PRICES), truth.some(60))
+    few = TimeModel(PRIOR, truth.some(4))
+    many = TimeModel(PRIOR, truth.some(60))
     held_out = truth.some(50)
     (few_mean, few_deviation), (many_mean, many_deviation) = predict(few, held_out), predict(many, held_out)
     measured = np.array([o.time for o in held_out])
@@ -85,15 +87,15 @@ def test_the_unit_of_time_does_not_matter(unit: float) -> None:
     truth = Truth(1, 0.01)
     seen, held_out = truth.some(10), truth.some(5)
     scaled = [Observation(o.batch_index, o.shares, o.tilts, o.time * unit, o.standard_error * unit) for o in seen]
-    (mean, deviation) = predict(TimeModel(TimePrior(SIZES, PRICES), seen), held_out)
-    (mean_scaled, deviation_scaled) = predict(TimeModel(TimePrior(SIZES, PRICES), scaled), held_out)
+    (mean, deviation) = predict(TimeModel(PRIOR, seen), held_out)
+    (mean_scaled, deviation_scaled) = predict(TimeModel(PRIOR, scaled), held_out)
     np.testing.assert_allclose(mean_scaled, mean * unit, rtol=1e-6)
     np.testing.assert_allclose(deviation_scaled, deviation * unit, rtol=1e-6)
 
 
 def test_draws_have_the_mean_and_the_spread_of_the_predictions() -> None:
     truth = Truth(2, 0.01)
-    model = TimeModel(TimePrior(SIZES, PRICES), truth.some(8))
+    model = TimeModel(PRIOR, truth.some(8))
     held_out = truth.some(5)
     mean, deviation = predict(model, held_out)
     draws = model.draw(np.random.default_rng(0), 3_000)
@@ -106,7 +108,7 @@ def test_draws_have_the_mean_and_the_spread_of_the_predictions() -> None:
 
 
 def test_without_measurements_it_says_what_the_prior_says() -> None:
-    model = TimeModel(TimePrior(SIZES, PRICES), [])
+    model = TimeModel(PRIOR, [])
     shares = np.eye(4)
     mean, deviation = model.predict([0, 1, 2, 3], shares, np.zeros((4, 4)))
     np.testing.assert_allclose(mean, 1 + PRICES, rtol=1e-9)
@@ -126,6 +128,7 @@ def test_made_up_weights_are_reproduced_from_many_exact_times() -> None:
         tilts = np.zeros(2)
         time = float(weights.times(batch, shares[None], tilts[None])[0])
         observations.append(Observation(batch, shares, tilts, time, 0.0))
-    model = TimeModel(TimePrior(sizes, np.array([0.1, 0.3])), observations)
+    prices = np.array([0.1, 0.3])
+    model = TimeModel(TimePrior(sizes, LABELS[:2], prices), observations)
     mean, _ = predict(model, observations)
     np.testing.assert_allclose(mean, [o.time for o in observations], rtol=0.01)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,12 +14,12 @@ from optuna.storages import BaseStorage, InMemoryStorage
 
 from runners.trial import DryRunResult, TrialResult, TrialStatus, Verdict, Verification
 from search_spaces.memory_timeline import MemoryTimeline
-from search_spaces.policy import RecomputePolicy
+from search_spaces.policy import BLOCK, SEGMENT, RecomputePolicy
 from search_spaces.registry import make_space
 from tuner.forecast import Forecast, make_forecast
 from tuner.objective import Objective
 from tuner.prediction.front_filling import hypervolume
-from tuner.prediction.placement_features import cells_of
+from tuner.prediction.placement_features import FloatArray, Label, cells_of
 from tuner.sampling.distributions import to_distributions
 from tuner.sampling.policy_sampler import NoGainExpected
 from tuner.sampling.policy_study import PolicyStudy, Proposal, open_policy_study
@@ -64,7 +64,7 @@ class Device:
         self._errors = np.random.default_rng(self.seed + 1)
         forecast = self.forecast(10**12)
         features, prices = forecast.proposer.features, forecast.proposer.price_means
-        true = prices * generator.uniform(0.6, 1.5, len(prices))
+        true = self._true_prices(features.labels, prices * generator.uniform(0.6, 1.5, len(prices)), generator)
         spread = generator.uniform(0.0, 0.4)
         base = [1 + spread / batch.micro_batch_size + generator.normal(0, 0.02) for batch in features.batches]
         for policy in self.space.policies():
@@ -79,6 +79,17 @@ class Device:
         self.best_time = min(time for policy, time in self.times.items() if self.peaks[policy] <= self.cap_bytes)
         largest = features.batches[0]
         self.baseline = next(p for p in self.times if not p.recomputes and p.batch == largest)
+
+    def _true_prices(self, labels: Sequence[Label], prices: FloatArray, generator: np.random.Generator) -> FloatArray:
+        """The prices, but what is rebuilt together costs about what its parts cost."""
+        position = {(label.list_index, label.action): index for index, label in enumerate(labels)}
+        for index, label in enumerate(labels):
+            if label.action == "attention+mlp":
+                parts = [prices[position[label.list_index, unit]] for unit in ("attention", "mlp")]
+                prices[index] = sum(parts) * generator.normal(1, 0.05)
+            elif label.action == SEGMENT:
+                prices[index] = prices[position[label.list_index, BLOCK]] * generator.uniform(1, 1.08)
+        return prices
 
     def forecast(self, cap_bytes: int) -> Forecast:
         answer = DryRunResult(profile=self.profile)
