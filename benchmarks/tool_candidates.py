@@ -23,7 +23,8 @@ BLOCK_BUDGETS = (1.0, 0.75, 0.5, 0.25, 0.0)
 MODEL_BUDGETS = (0.75, 0.5, 0.1)
 #: What came of trying it in an environment of its own.
 _ROCKMATE_NOTE = (
-    "`pip install rockmate` gives 2.0.0 with rkgb 2.0.0, whose import ends with: No module named 'rkgb.core'"
+    "version 2.0.0 was installed without its dependencies beside rkgb 2.0.0, whose import ended with: No module named "
+    "'rkgb.core'"
 )
 _ATEN = torch.ops.aten
 _MATMULS = frozenset({_ATEN.mm.default, _ATEN.addmm.default, _ATEN.bmm.default, _ATEN.baddbmm.default})

@@ -163,7 +163,7 @@ def test_times_are_shown_with_their_interval(plan: Plan, study: Callable[..., Pa
 def test_a_study_is_looked_for_in_the_folder_of_studies(plan: Plan, tmp_path: Path) -> None:
     result = plan("--study", "earlier", "--output-dir", tmp_path / "runs")
     assert result.exit_code == 2
-    assert "STUDY is 'earlier', which is neither a study in" in result.stderr
+    assert "--study is 'earlier', which is neither a study in" in result.stderr
 
 
 @pytest.mark.parametrize(
