@@ -51,6 +51,7 @@ def test_what_one_trial_or_inspection_changed_is_put_back_before_the_next(agent:
     assert counted(after) == counted(alone)
 
 
+@pytest.mark.slow
 def test_a_process_in_which_a_trial_left_hooks_is_replaced(agent: WorkerAgent, trials: Trials) -> None:
     alone, changer, after = (run(agent, meddling(trials, "hooks", micro)) for micro in (4, 8, 4))
     assert alone.worker_pid == changer.worker_pid != after.worker_pid

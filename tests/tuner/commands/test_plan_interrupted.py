@@ -19,7 +19,13 @@ memory_cap: 1GiB
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, id="Ctrl-C"),
+        pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.slow),
+    ],
+)
 def test_an_interrupted_plan_is_exit_code_130_and_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "search.yaml").write_text(SEARCH)
     root = Path(__file__).resolve().parents[3]
