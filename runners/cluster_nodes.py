@@ -15,7 +15,7 @@ from runners.base import RunnerError
 CPU, GPU = "CPU", "GPU"
 _ACCELERATORS = (GPU, "NPU")
 #: A node of accelerators has one of these resources, named after their kind; asking a trace of it keeps trials there.
-_KIND_PREFIX = "accelerator_type:"
+KIND_PREFIX = "accelerator_type:"
 _TRACE = 0.001
 
 
@@ -60,13 +60,18 @@ def of_one_kind(
             f"runner.accelerator_type is {kind}, but no node offers {amounts(resources)} of that kind; the cluster has "
             f"{', '.join(sorted(slots)) or 'no accelerators that Ray knows the kind of'}; name one of these or null"
         )
-    return {**resources, f"{_KIND_PREFIX}{kind}": _TRACE}
+    return {**resources, f"{KIND_PREFIX}{kind}": _TRACE}
+
+
+def kinds_that_fit(resources: Mapping[str, float], nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Kinds of accelerators, by Ray's names, that the request fits on."""
+    return sorted(_slots_by_kind(resources, nodes))
 
 
 def other_kinds(resources: Mapping[str, float], nodes: Sequence[Mapping[str, Any]]) -> list[str]:
     """Kinds that the request would fit on as well, were it not narrowed to one."""
-    bare = {name: amount for name, amount in resources.items() if not name.startswith(_KIND_PREFIX)}
-    chosen = {name.removeprefix(_KIND_PREFIX) for name in resources if name.startswith(_KIND_PREFIX)}
+    bare = {name: amount for name, amount in resources.items() if not name.startswith(KIND_PREFIX)}
+    chosen = {name.removeprefix(KIND_PREFIX) for name in resources if name.startswith(KIND_PREFIX)}
     return sorted(_slots_by_kind(bare, nodes).keys() - chosen) if chosen else []
 
 
@@ -93,20 +98,20 @@ def amounts(resources: Mapping[str, float]) -> str:
     shown = [
         f"{name}: {amount:g}"
         for name, amount in sorted(resources.items())
-        if not name.startswith(("node:", _KIND_PREFIX)) and name not in ("memory", "object_store_memory")
+        if not name.startswith(("node:", KIND_PREFIX)) and name not in ("memory", "object_store_memory")
     ]
-    kinds = [name.removeprefix(_KIND_PREFIX) for name, amount in resources.items() if _is_trace(name, amount)]
+    kinds = [name.removeprefix(KIND_PREFIX) for name, amount in resources.items() if _is_trace(name, amount)]
     return (", ".join(shown) or "nothing") + (f" ({kinds[0]})" if kinds else "")
 
 
 def _is_trace(name: str, amount: float) -> bool:
-    return name.startswith(_KIND_PREFIX) and amount <= _TRACE
+    return name.startswith(KIND_PREFIX) and amount <= _TRACE
 
 
 def _slots_by_kind(resources: Mapping[str, float], nodes: Iterable[Mapping[str, Any]]) -> Counter[str]:
     slots: Counter[str] = Counter()
     for node in nodes:
         for name in node["Resources"]:
-            if name.startswith(_KIND_PREFIX):
-                slots[name.removeprefix(_KIND_PREFIX)] += fitting(node["Resources"], resources)
+            if name.startswith(KIND_PREFIX):
+                slots[name.removeprefix(KIND_PREFIX)] += fitting(node["Resources"], resources)
     return +slots

@@ -18,7 +18,7 @@ from runners.parallel.records import RankSpec
 from runners.ray_agents import NodeAgent
 from runners.ray_rank_watch import RankFailure, RankPlace, watch_ranks
 from runners.release import release_digest
-from runners.trial import QuestionKind, TrialSpec, TrialStatus, failed_trial
+from runners.trial import InspectionSpec, QuestionKind, TrialSpec, TrialStatus, failed_trial
 from runners.worker_agent import RankOutcome
 
 #: Seconds that agents may take to end their workers.
@@ -95,6 +95,8 @@ class RankTeam:
         self._places: list[RankPlace] = []
         self._others: list[dict[str, str]] = []
         self._has_joined = False
+        #: By workload: the largest micro-batch at which the plain model may fit.
+        self._plain_limits: dict[str, int] = {}
 
     def introduce(self) -> dict[str, str]:
         """As `NodeAgent.introduce`, once every rank has its place; a rank with other code of ours speaks for all."""
@@ -107,17 +109,36 @@ class RankTeam:
         return self._others[0] if self._others else {**own, "release": release_digest()}
 
     def inspect(self, spec_json: str, timeout_s: float | None) -> str:
-        """As `WorkerAgent.inspect`, by one process alone."""
-        answer: str = ray.get(self._agents[0].inspect.remote(spec_json, timeout_s))
+        """As `WorkerAgent.inspect`, by one process alone.
+
+        A model that is to be divided is looked at without data where that can be done: one rank need not be able to
+        hold it.
+        """
+        agent, spec = self._agents[0], InspectionSpec.model_validate_json(spec_json)
+        answer: str
+        if spec.workload.strategy == "fsdp2":
+            without_data = spec.model_copy(update={"on_fake_tensors": True})
+            answer = ray.get(agent.inspect.remote(without_data.model_dump_json(), timeout_s))
+            if "inspection" in json.loads(answer):
+                return answer
+        answer = ray.get(agent.inspect.remote(spec_json, timeout_s))
         return answer
 
     def run(self, spec_json: str) -> str:
-        """As `WorkerAgent.run`; the reason of a failure begins with the rank that had it."""
+        """As `WorkerAgent.run`; the reason of a failure begins with the rank that had it.
+
+        Where the plain model does not fit at the micro-batch at which a policy is to be proven, the trial begins anew
+        with a smaller one for that: ranks of which one has run out of memory cannot agree on it any more.
+        """
         spec = TrialSpec.model_validate_json(spec_json)
-        if not self._has_joined:
-            self._join()
-        running = {agent.run_as_rank.remote(spec_json): rank for rank, agent in enumerate(self._agents)}
-        watched = watch_ranks(self._places, running, timeout_s=spec.timeout_s, failure_of=_failure_of_run)
+        workload = spec.workload.model_dump_json()
+        while True:
+            limited = spec.model_copy(update={"plain_limit": self._plain_limits.get(workload)})
+            watched = self._run_on_all(limited)
+            if not isinstance(watched, RankFailure) or watched.plain_out_of_memory_at is None:
+                break
+            self._end_workers()
+            self._plain_limits[workload] = watched.plain_out_of_memory_at - 1
         if isinstance(watched, RankFailure):
             self._end_workers()
             return failed_trial(spec, watched.status, watched.reason, detail=watched.detail).model_dump_json()
@@ -125,6 +146,13 @@ class RankTeam:
         if not all(outcome.is_warm for outcome in outcomes):
             self._end_workers()
         return outcomes[0].result.model_dump_json()
+
+    def _run_on_all(self, spec: TrialSpec) -> list[str] | RankFailure:
+        if not self._has_joined:
+            self._join()
+        spec_json = spec.model_dump_json()
+        running = {agent.run_as_rank.remote(spec_json): rank for rank, agent in enumerate(self._agents)}
+        return watch_ranks(self._places, running, timeout_s=spec.timeout_s, failure_of=_failure_of_run)
 
     def ask(self, kind: QuestionKind, spec_json: str, timeout_s: float | None) -> str:
         """As `WorkerAgent.ask`: the playoff by all ranks together, any other question by one process alone."""
@@ -197,7 +225,12 @@ def _failure_of_run(rank: int, answer: str) -> RankFailure | None:
     if result.status is TrialStatus.COMPLETED:
         return None
     return RankFailure(
-        rank, result.status, f"rank {rank}: {result.reason}", detail=result.detail, has_died=outcome.has_died
+        rank,
+        result.status,
+        f"rank {rank}: {result.reason}",
+        detail=result.detail,
+        has_died=outcome.has_died,
+        plain_out_of_memory_at=outcome.plain_out_of_memory_at,
     )
 
 

@@ -27,6 +27,7 @@ class RankFailure:
     Attributes:
         reason: One line that begins with the rank.
         has_died: Its process ended without an answer: what its peers say then is a consequence.
+        plain_out_of_memory_at: As in a `RankOutcome`.
     """
 
     rank: int
@@ -34,6 +35,7 @@ class RankFailure:
     reason: str
     detail: str | None = None
     has_died: bool = False
+    plain_out_of_memory_at: int | None = None
 
     @property
     def gravity(self) -> int:

@@ -17,10 +17,12 @@ import ray.exceptions
 
 from runners.base import RunnerError
 from runners.cluster_nodes import (
+    KIND_PREFIX,
     alive_nodes,
     amounts,
     default_resources,
     fitting,
+    kinds_that_fit,
     num_free_slots,
     num_slots,
     of_one_kind,
@@ -175,6 +177,12 @@ class RayRunner:
             f"Ray: {where}, {nodes} node{'s' if nodes > 1 else ''} with {amounts(total_resources())}; "
             f"each trial gets {self._amounts()}, {self.capacity()} at a time{untouched}"
         )
+
+    def kinds(self) -> list[str]:
+        """Kinds of accelerators that trials fit on; empty where Ray knows none."""
+        self.open()
+        bare = {name: amount for name, amount in self._resources.items() if not name.startswith(KIND_PREFIX)}
+        return kinds_that_fit(bare, alive_nodes())
 
     def capacity(self) -> int:
         """What may be in flight now: on a shared cluster this study's share, as far as others have given it free."""

@@ -214,6 +214,8 @@ class TrialSpec(Record):
         memory_cap_bytes: Enforced on devices that can limit an allocator; None leaves the device open.
         timing_budget_s: Wall time of the counted steps after which those that were taken must do, ``min_steps`` at
             least; None measures until the figure is steady.
+        plain_limit: Largest micro-batch at which the plain model is run for the proof; None begins with the policy's
+            own. Set by who speaks for several ranks, which cannot find it out together.
     """
 
     trial_number: int
@@ -224,6 +226,7 @@ class TrialSpec(Record):
     memory_cap_bytes: int | None = None
     timing_budget_s: float | None = None
     timeout_s: float | None = None
+    plain_limit: int | None = None
 
 
 class MemoryByKind(Record):

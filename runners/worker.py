@@ -74,6 +74,7 @@ class TrialWorker:
 
     Attributes:
         left_by_inspection: What the last inspection changed in the process for good; None where nothing.
+        plain_out_of_memory_at: As `Prover.plain_out_of_memory_at`, of the last trial.
     """
 
     def __init__(self) -> None:
@@ -81,6 +82,7 @@ class TrialWorker:
         self._ranks: RankGroup | None = None
         self._dry_run: tuple[WorkloadSpec, DryRun] | None = None
         self.left_by_inspection: str | None = None
+        self.plain_out_of_memory_at: int | None = None
 
     def inspect(self, spec: InspectionSpec) -> ModelInspection:
         """Builds the model once and says what it is made of.
@@ -190,10 +192,12 @@ class TrialWorker:
         trial: TrialRun | None = None
         try:
             session = self._session_for(spec.workload, spec.policy.batch, rank)
+            session.prover.plain_limit = spec.plain_limit
             trial = TrialRun(spec, session, start)
             with session.device.memory_limit(spec.memory_cap_bytes):
                 return trial.run()
         except Exception as error:  # noqa: BLE001  # the one place where a crash becomes a result
+            self.plain_out_of_memory_at = None if trial is None else trial.plain_out_of_memory_at
             rig = trial.rig if trial is not None else None
             model, region = (None, None) if rig is None else (rig.model, rig.phases.last_recomputed_region)
             reason, detail = explain_error(error, model, region)

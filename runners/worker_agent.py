@@ -31,11 +31,13 @@ class RankOutcome(Record):
     Attributes:
         has_died: Its process ended without an answer.
         is_warm: Its process can run another trial, as the same rank.
+        plain_out_of_memory_at: Micro-batch at which the plain model, run for the proof, did not fit; None otherwise.
     """
 
     result: TrialResult
     has_died: bool
     is_warm: bool
+    plain_out_of_memory_at: int | None = None
 
 
 class WorkerAgent:
@@ -98,18 +100,25 @@ class WorkerAgent:
 
     def _run(self, spec: TrialSpec, *, timeout_s: float | None) -> RankOutcome:
         has_died = is_clean = False
+        plain_out_of_memory_at: int | None = None
         try:
             request = {"kind": "run", "spec": spec.model_dump(mode="json"), **self._place()}
             answer = self._worker().ask(request, timeout_s=timeout_s)
             result = TrialResult.model_validate(answer["result"])
             is_clean = result.status is TrialStatus.COMPLETED and answer["unclean_reason"] is None
+            plain_out_of_memory_at = answer["plain_out_of_memory_at"]
         except WorkerTimeoutError:
             result = failed_trial(spec, TrialStatus.TIMED_OUT, f"not finished after {timeout_s:g} s; stopped")
         except WorkerDiedError as error:
             result, has_died = failed_trial(spec, TrialStatus.FAILED, str(error), detail=error.detail), True
         if self._process_per_trial or not is_clean:
             self.end_worker()
-        return RankOutcome(result=result, has_died=has_died, is_warm=self._process is not None)
+        return RankOutcome(
+            result=result,
+            has_died=has_died,
+            is_warm=self._process is not None,
+            plain_out_of_memory_at=plain_out_of_memory_at,
+        )
 
     def ask(self, kind: QuestionKind, spec_json: str, timeout_s: float | None) -> str:
         """Answers one question about a workload as JSON, ``{"failure": line}`` where the worker ended or took too long.

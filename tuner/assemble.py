@@ -15,7 +15,7 @@ from runners.trial import DryRunSpec, InspectionSpec, MeasurementSpec, ModelInsp
 from search_spaces.actions import OFFLOAD, SELECTIVE, action_kind
 from search_spaces.choices import SearchChoices, every_micro_batch_size
 from search_spaces.policy import COMPILE_BLOCKS, RecomputePolicy
-from tuner.config import SearchConfig
+from tuner.config import ALL_KINDS, SearchConfig
 from tuner.config_names import inner_units_in
 from tuner.export.registry import EXPORTERS
 from tuner.export.target_choices import choices_within
@@ -236,13 +236,13 @@ def ray_runner(config: SearchConfig) -> RayRunner:
     from runners.cluster_shares import Claim
     from runners.ray_runner import RayRunner, RayRunnerOptions
 
-    resources = config.runner.resources_per_trial
+    resources, kind = config.runner.resources_per_trial, config.runner.accelerator_type
     return RayRunner(
         RayRunnerOptions(
             address=config.runner.ray_address,
             resources_per_trial=None if resources == "auto" else dict(resources),
             process_per_trial=config.runner.isolation == "process",
-            accelerator_type=config.runner.accelerator_type,
+            accelerator_type=None if kind == ALL_KINDS else kind,
             code=code_to_ship(config),
             claim=Claim(priority=config.runner.priority, max_trials=config.runner.max_parallel_trials),
             num_ranks=_num_ranks(config),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from runners.parallel.records import CollectiveCount, Communication
 from tuner.memory_size import format_bytes
 
-_NAMES = {
+#: What each kind of collective is called, in the order in which they are told.
+COLLECTIVES = {
     "all_gather": "all-gather",
     "reduce_scatter": "reduce-scatter",
     "all_reduce": "all-reduce",
@@ -15,9 +16,9 @@ _NAMES = {
 
 def communication_text(communication: Communication) -> str:
     """``36 all-gathers (1.6 MiB) and 5 reduce-scatters (219.2 KiB) per step; recompute adds none``."""
-    counts: dict[str, CollectiveCount] = {kind: getattr(communication, kind) for kind in _NAMES}
+    counts: dict[str, CollectiveCount] = {kind: getattr(communication, kind) for kind in COLLECTIVES}
     parts = [
-        f"{_counted(count.calls, _NAMES[kind])} ({format_bytes(count.bytes)})"
+        f"{_counted(count.calls, COLLECTIVES[kind])} ({format_bytes(count.bytes)})"
         for kind, count in counts.items()
         if count.calls
     ]
@@ -29,7 +30,7 @@ def _added(counts: dict[str, CollectiveCount]) -> str:
     added = {kind: count.calls_added_by_recompute for kind, count in counts.items()}
     if all(calls is None for calls in added.values()):
         return "what recompute adds was not measured"
-    texts = [f"{calls:+d} {_NAMES[kind]}{_plural(calls)}" for kind, calls in added.items() if calls]
+    texts = [f"{calls:+d} {COLLECTIVES[kind]}{_plural(calls)}" for kind, calls in added.items() if calls]
     return f"recompute adds {', '.join(texts) or 'none'}"
 
 

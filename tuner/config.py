@@ -56,6 +56,8 @@ OptimizerName = Literal[
 
 
 MAX_GLOBAL_BATCH_SIZE = 10_000_000
+#: What `runner.accelerator_type` says for a study on each kind that there is.
+ALL_KINDS = "all"
 
 Target = Literal[
     "policy",
@@ -242,7 +244,7 @@ class RunnerSection(_Section):
     accelerator_type: Text | None = Field(
         default=None,
         description="Kind of accelerator that the study is for, by Ray's name, such as H100; null takes the kind that "
-        "the cluster has most of. A study runs on one kind.",
+        "the cluster has most of. A study runs on one kind; all runs a study of its own on each, one after another.",
     )
     max_parallel_trials: PositiveInt | None = Field(
         default=None, description="Trials at once at most; null runs as many as there is room for."

@@ -47,7 +47,13 @@ class _Baseline:
 
 
 class Prover:
-    """Proofs for one workload on one device."""
+    """Proofs for one workload on one device.
+
+    Attributes:
+        plain_limit: Largest micro-batch at which the plain model is run; None begins with a policy's own.
+        plain_out_of_memory_at: Micro-batch at which it did not fit although it was run by several ranks, which cannot
+            go on together then; None where it did.
+    """
 
     def __init__(
         self,
@@ -60,6 +66,8 @@ class Prover:
     ) -> None:
         self._setup = ProofSetup(workload, spec, device, ranks)
         self._ranks = ranks
+        self.plain_limit: int | None = None
+        self.plain_out_of_memory_at: int | None = None
         self._split_proof = SplitProof(self._setup, global_batch_size=global_batch_size)
         self._baselines: dict[tuple[int, int, str], _Baseline] = {}
         self._compiled: dict[tuple[int, int], CompiledBaseline] = {}
@@ -70,7 +78,7 @@ class Prover:
         if policy.compile is not None and baseline.doubt is None:
             self._compiled_baseline(policy, baseline)
         if self._is_divided(policy):
-            self._split_proof.finding(policy.batch.micro_batch_size)
+            self._split_proof.finding(policy, plain_limit=self.plain_limit)
 
     def plain_micro_batch(self, policy: RecomputePolicy) -> dict[str, Any]:
         """A micro-batch at which the plain model was run; `prepare` comes before."""
@@ -136,7 +144,7 @@ class Prover:
         """Adds the finding on the division into micro-batches; the worse of the two decides."""
         if not self._is_divided(policy):
             return recompute
-        finding = self._split_proof.finding(policy.batch.micro_batch_size)
+        finding = self._split_proof.finding(policy, plain_limit=self.plain_limit)
         update: dict[str, Any] = {"split_verdict": finding.verdict}
         if recompute.verdict is Verdict.MATCH and finding.verdict is not Verdict.MATCH:
             update |= {
@@ -158,12 +166,16 @@ class Prover:
             size
             for size in range(policy.batch.micro_batch_size, 0, -1)
             if policy.batch.global_batch_size % (size * num_parts) == 0
+            and size <= (self.plain_limit or policy.batch.micro_batch_size)
         ]
         for size in smaller:
             try:
                 return self._baseline(size, accumulation, policy)
             except Exception as error:
-                if size == smaller[-1] or not self._setup.device.is_out_of_memory(error) or self._ranks.size > 1:
+                if size == smaller[-1] or not self._setup.device.is_out_of_memory(error):
+                    raise
+                if self._ranks.size > 1:
+                    self.plain_out_of_memory_at = size  # The other ranks wait for this one, or have failed as well.
                     raise
             self._setup.device.release_cached_memory()
         raise AssertionError("a micro-batch of one sample divides every batch")

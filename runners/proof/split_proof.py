@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from runners.parallel.first_rank import FirstRankError, on_first_rank
+from runners.parallel.ranks import Ranks
 from runners.proof.batch_split import UnsplittableBatchError, split_batch
 from runners.proof.compare import Difference, compare_records, first_not_finite, split_tolerance
 from runners.proof.randomness import HOST_STREAMS, silenced, stream_digests
@@ -15,6 +17,7 @@ from runners.proof.setup import ProofSetup
 from runners.proof.split_hint import explain_split
 from runners.proof.training_record import TrainingRecord, record_training
 from runners.trial import Verdict
+from search_spaces.policy import RecomputePolicy
 
 #: Step number of the batch that is divided; far from those of the other steps.
 _SPLIT_STEP = 1_000_000
@@ -34,10 +37,11 @@ class SplitFinding:
 
 
 class SplitProof:
-    """Compares one batch, whole and divided, without a policy and with randomness silenced.
+    """Compares one batch, whole and divided, with randomness silenced, and without a policy wherever that fits.
 
     Of several ranks the first one trains on the whole batch alone, as a single process would; then all train on their
-    parts of it. That also proves how they work together.
+    parts of it. That also proves how they work together. Where no rank can hold the model alone, all of them train on
+    the batch in micro-batches of another size instead.
 
     In single precision wherever the model runs in it: what a division does to the training is the same in every
     precision, but in bfloat16 a gradient summed over the whole batch is off by more than a real fault would show.
@@ -49,22 +53,30 @@ class SplitProof:
         self._global_batch_size = global_batch_size
         self._findings: dict[int, SplitFinding] = {}
 
-    def finding(self, micro_batch_size: int) -> SplitFinding:
-        """Says what the division does; runs the comparison once for each size."""
-        if micro_batch_size not in self._findings:
-            self._findings[micro_batch_size] = self._find(micro_batch_size)
-        return self._findings[micro_batch_size]
+    def finding(self, policy: RecomputePolicy, *, plain_limit: int | None = None) -> SplitFinding:
+        """Says what the division does; runs the comparison once for each size.
 
-    def _find(self, micro_batch_size: int) -> SplitFinding:
-        findings = [self._find_at(length, micro_batch_size) for length in self._setup.extreme_lengths()]
-        return max(findings, key=lambda found: (_GRAVITY[found.verdict], found.difference.relative_error))
+        Args:
+            policy: Whose division it is. Its placement is in force only where the plain model does not fit.
+            plain_limit: Largest micro-batch at which several ranks can run the plain model; None where they can at
+                the policy's own.
+        """
+        size = policy.batch.micro_batch_size
+        if size not in self._findings:
+            lengths = self._setup.extreme_lengths()
+            attempt = _Attempt(replace(policy, compile=None, compile_memory_budget=None), plain_limit)
+            findings = [self._find_at(length, attempt) for length in lengths]
+            self._findings[size] = max(
+                findings, key=lambda found: (_GRAVITY[found.verdict], found.difference.relative_error)
+            )
+        return self._findings[size]
 
-    def _find_at(self, sequence_length: int | None, micro_batch_size: int) -> SplitFinding:
+    def _find_at(self, sequence_length: int | None, attempt: _Attempt) -> SplitFinding:
         if self._setup.is_low_precision:
-            found = self._find_in(self._setup.in_float32(), sequence_length, micro_batch_size)
+            found = self._find_in(self._setup.in_float32(), sequence_length, attempt)
             if not isinstance(found, Exception):
                 return found
-        found = self._find_in(self._setup, sequence_length, micro_batch_size)
+        found = self._find_in(self._setup, sequence_length, attempt)
         if not isinstance(found, Exception):
             return found
         text = " ".join(str(found).split())
@@ -72,18 +84,12 @@ class SplitProof:
             text = f"{type(found).__name__}: {text}"
         return _no_proof(f"the model fails on a divided batch: {text}")
 
-    def _find_in(
-        self, setup: ProofSetup, sequence_length: int | None, micro_batch_size: int
-    ) -> SplitFinding | Exception:
+    def _find_in(self, setup: ProofSetup, sequence_length: int | None, attempt: _Attempt) -> SplitFinding | Exception:
         """The finding in one precision, or what the model raised there."""
         ranks = setup.ranks
-        _, num_parts = setup.data_place
-        smallest = micro_batch_size * num_parts
-        for num_samples in range(self._global_batch_size, max(smallest - 1, micro_batch_size), -smallest):
-            if self._global_batch_size % num_samples:
-                continue
+        for (num_samples, size), placed in product(self._divisions(attempt), attempt.placements):
             try:
-                return _compare(setup, sequence_length, num_samples, micro_batch_size)
+                return _compare(setup, sequence_length, num_samples, size, placed, attempt.placed(size, placed, ranks))
             except UnsplittableBatchError as error:
                 return _no_proof(str(error))
             except Exception as error:  # the batch is of our making: its failure is not the policy's
@@ -93,17 +99,63 @@ class SplitProof:
                 if not (setup.device.is_out_of_memory(error) or is_out_of_memory):
                     return error
             setup.device.release_cached_memory()
-        return _no_proof("no batch larger than the micro-batch fits, so its division cannot be compared")
+        if ranks.size == 1 or attempt.size == 1:
+            alone = "no rank can hold the model alone, and " if ranks.size > 1 else ""
+            return _no_proof(f"{alone}no batch of more samples than one micro-batch fits that could be divided")
+        try:
+            return _compare_among_ranks(setup, sequence_length, self._global_batch_size, attempt)
+        except UnsplittableBatchError as error:
+            return _no_proof(str(error))
+
+    def _divisions(self, attempt: _Attempt) -> Iterator[tuple[int, int]]:
+        """Samples of a whole batch and of its parts: the policy's own parts first, then parts of one of them."""
+        size, (_, num_parts) = attempt.size, self._setup.data_place
+        smallest = size * num_parts
+        for num_samples in range(self._global_batch_size, max(smallest - 1, size), -smallest):
+            if self._global_batch_size % num_samples == 0:
+                yield num_samples, size
+        if self._setup.ranks.size == 1:
+            yield from ((samples, 1) for samples in range(size, 1, -1) if size % samples == 0)
 
 
-def _compare(setup: ProofSetup, sequence_length: int | None, num_samples: int, micro_batch_size: int) -> SplitFinding:
+@dataclass(frozen=True)
+class _Attempt:
+    """What is divided, and with what in force."""
+
+    policy: RecomputePolicy
+    plain_limit: int | None
+
+    @property
+    def size(self) -> int:
+        return self.policy.batch.micro_batch_size
+
+    @property
+    def placements(self) -> tuple[RecomputePolicy | None, ...]:
+        """What to try, in this order, on a whole batch."""
+        return (None, self.policy) if self.policy.recomputes else (None,)
+
+    def placed(self, size: int, placed: RecomputePolicy | None, ranks: Ranks) -> RecomputePolicy | None:
+        """What is in force on the parts: of several ranks all have to know that they fit, before any of them tries."""
+        if ranks.size == 1:
+            return placed
+        return None if self.plain_limit is None or size <= self.plain_limit else self.policy
+
+
+def _compare(
+    setup: ProofSetup,
+    sequence_length: int | None,
+    num_samples: int,
+    micro_batch_size: int,
+    placed_on_whole: RecomputePolicy | None,
+    placed_on_parts: RecomputePolicy | None,
+) -> SplitFinding:
     whole = setup.batch(num_samples, step=_SPLIT_STEP, part=0, sequence_length=sequence_length)
     example = setup.batch(micro_batch_size, step=_SPLIT_STEP, part=1, sequence_length=sequence_length)
     parts = split_batch(whole, example, num_samples=num_samples, micro_batch_size=micro_batch_size)
     ranks = setup.ranks
-    whole_run = on_first_rank(ranks, setup.device, lambda: _silent_run(setup.alone(), [whole]))
+    whole_run = on_first_rank(ranks, setup.device, lambda: _silent_run(setup.alone(), [whole], placed_on_whole))
     own, num_parts = setup.data_place
-    divided, _ = _silent_run(setup, parts[own::num_parts])
+    divided, _ = _silent_run(setup, parts[own::num_parts], placed_on_parts)
     if whole_run is None:
         finding = None
     else:
@@ -117,12 +169,43 @@ def _compare(setup: ProofSetup, sequence_length: int | None, num_samples: int, m
             unsilenced,
             whole_batch=f"one batch of {num_samples} samples{tokens}",
             division=f"{len(parts)} x {micro_batch_size}"
-            + (f" over {ranks.size} ranks ({setup.spec.strategy})" if ranks.size > 1 else ""),
+            + (f" over {ranks.size} ranks ({setup.spec.strategy})" if ranks.size > 1 else "")
+            + ("" if placed_on_whole is placed_on_parts is None else ", recomputed since it does not fit otherwise"),
         )
         undivided.close()
     divided.close()
     found = ranks.gather(finding)[0]
     assert found is not None, "the first rank runs the whole batch"
+    return found
+
+
+def _compare_among_ranks(
+    setup: ProofSetup, sequence_length: int | None, num_samples: int, attempt: _Attempt
+) -> SplitFinding:
+    """The same samples by the same ranks, in the policy's micro-batches and one by one."""
+    ranks = setup.ranks
+    own, num_parts = setup.data_place
+    whole = setup.batch(num_samples, step=_SPLIT_STEP, part=0, sequence_length=sequence_length)
+    runs = []
+    for size in (attempt.size, 1):
+        example = setup.batch(size, step=_SPLIT_STEP, part=1, sequence_length=sequence_length)
+        parts = split_batch(whole, example, num_samples=num_samples, micro_batch_size=size)
+        runs.append(_silent_run(setup, parts[own::num_parts], attempt.placed(size, None, ranks)))
+    (as_policy, unsilenced), (one_by_one, _) = runs
+    finding = None
+    if ranks.rank == 0:
+        finding = _judged(
+            compare_records(one_by_one, as_policy, skip_integer_buffers=True),
+            one_by_one,
+            unsilenced,
+            reference=f"one batch of {num_samples} samples, as {num_samples} x 1 and as {num_samples // attempt.size} "
+            f"x {attempt.size}, both over {ranks.size} ranks ({setup.spec.strategy}) since none holds the model alone",
+            why=lambda: None,
+        )
+    for record, _ in runs:
+        record.close()
+    found = ranks.gather(finding)[0]
+    assert found is not None, "the first rank compares"
     return found
 
 
@@ -136,26 +219,49 @@ def _judge(
     whole_batch: str,
     division: str,
 ) -> SplitFinding:
-    difference = compare_records(undivided, divided, skip_integer_buffers=True)
-    allowed = split_tolerance(undivided.dtype)
-    not_finite = first_not_finite(undivided)
-    precision = str(undivided.dtype).removeprefix("torch.")
-    reference = f"{whole_batch}, whole and as {division}, in {precision}"
+    return _judged(
+        compare_records(undivided, divided, skip_integer_buffers=True),
+        undivided,
+        unsilenced,
+        reference=f"{whole_batch}, whole and as {division}",
+        why=lambda: _why_it_differs(setup, parts, undivided.losses[0]),
+    )
+
+
+def _judged(
+    difference: Difference,
+    expected: TrainingRecord,
+    unsilenced: set[str],
+    *,
+    reference: str,
+    why: Callable[[], str | None],
+) -> SplitFinding:
+    """What a difference means.
+
+    Args:
+        why: Asked where there is one: what of the model makes it, if that can be told.
+    """
+    allowed = split_tolerance(expected.dtype)
+    not_finite = first_not_finite(expected)
+    reference = f"{reference}, in {str(expected.dtype).removeprefix('torch.')}"
     if not_finite is not None:
         return _no_proof(f"the undivided batch proves nothing: {not_finite}")
     if difference.relative_error <= allowed:
         return SplitFinding(Verdict.MATCH, difference, allowed, reference, None)
-    why = _why_it_differs(setup, parts, undivided.losses[0])
-    if why is None and unsilenced:
+    cause = why()
+    if cause is None and unsilenced:
         return _no_proof(f"random draws of {', '.join(sorted(unsilenced))} cannot be silenced")
-    why = why or "the loss is not a mean over samples, or samples of one batch act on each other"
-    reason = f"dividing the batch changes the training: {difference.reason}; {why}"
+    cause = cause or "the loss is not a mean over samples, or samples of one batch act on each other"
+    reason = f"dividing the batch changes the training: {difference.reason}; {cause}"
     return SplitFinding(Verdict.MISMATCH, difference, allowed, reference, reason)
 
 
-def _silent_run(setup: ProofSetup, micro_batches: list[dict[str, Any]]) -> tuple[TrainingRecord, set[str]]:
+def _silent_run(
+    setup: ProofSetup, micro_batches: list[dict[str, Any]], placed: RecomputePolicy | None = None
+) -> tuple[TrainingRecord, set[str]]:
     """One step's record, and what drew random numbers all the same."""
-    rig = setup.fresh_rig()
+    rig = setup.fresh_rig(divided_for=placed)
+    rig.place(placed)
     setup.seed_alike()
     before = stream_digests(setup.device)
     with silenced() as unsilenced:

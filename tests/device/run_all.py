@@ -15,6 +15,8 @@ import torch
 
 HERE = Path(__file__).parent
 NO_DEVICE = 3
+#: Kinds that there are checks of; each name is their marker, too.
+KINDS = ("cuda", "npu")
 
 
 class Outcomes:
@@ -45,7 +47,7 @@ def main(output: Path) -> int:
     kind = None if accelerator is None else accelerator.type
     outcomes = Outcomes()
     start = time.monotonic()
-    if kind in ("cuda", "npu"):
+    if kind in KINDS:
         pytest.main(["-q", "-p", "no:cacheprovider", "-m", kind, str(HERE)], plugins=[outcomes])
     name = None if kind is None else torch.get_device_module(kind).get_device_name()
     num_failed = sum(check["outcome"] == "failed" for check in outcomes.checks)
@@ -58,10 +60,17 @@ def main(output: Path) -> int:
         "seconds": round(time.monotonic() - start, 1),
         "num_passed": sum(check["outcome"] == "passed" for check in outcomes.checks),
         "num_failed": num_failed,
+        "not_run": [
+            {"device_kind": each, "reason": f"torch finds {kind or 'no accelerator'} on this machine, not {each}"}
+            for each in KINDS
+            if each != kind
+        ],
         "checks": outcomes.checks,
     }
     output.write_text(json.dumps(report, indent=1) + "\n")
     print(f"{output}: {report['num_passed']} passed, {num_failed} failed on {name or 'no accelerator'}")
+    for left_out in report["not_run"]:
+        print(f"not run here: {left_out['device_kind']}, since {left_out['reason']}")
     if not outcomes.checks:
         return NO_DEVICE
     return 1 if num_failed else 0

@@ -18,9 +18,12 @@ def test_without_an_accelerator_the_report_says_so(tmp_path: Path) -> None:
         ["bash", str(script), str(output)],
         env={**os.environ, "PYTHON": sys.executable},
         capture_output=True,
+        text=True,
         check=False,
     )
     report = json.loads(output.read_text())
     assert done.returncode == 3
     assert (report["device_kind"], report["device"], report["checks"]) == (None, None, [])
     assert report["torch"] == torch.__version__
+    assert [left_out["device_kind"] for left_out in report["not_run"]] == ["cuda", "npu"]
+    assert "not run here: cuda, since torch finds no accelerator on this machine, not cuda" in done.stdout

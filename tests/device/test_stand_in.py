@@ -57,6 +57,25 @@ def test_contract_of_accelerators_holds(environment: dict[str, str], name: str) 
     assert "skipped" not in done.stdout
 
 
+def test_all_checks_run_as_one_script_and_leave_their_figures(environment: dict[str, str], tmp_path: Path) -> None:
+    output = tmp_path / "checks.json"
+    done = subprocess.run(
+        ["bash", str(Path(__file__).parent / "run_all.sh"), str(output)],
+        env={**environment, stand_in.NAME_VARIABLE: "npu", "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    report = json.loads(output.read_text())
+    failed = [check for check in report["checks"] if check["outcome"] != "passed"]
+    assert (done.returncode, failed) == (0, [])
+    assert (report["device_kind"], report["device"]) == ("npu", stand_in.DEVICE_NAME)
+    assert report["num_passed"] == len(report["checks"]) > 10
+    assert [left_out["device_kind"] for left_out in report["not_run"]] == ["cuda"]
+    assert any("predicted_peak_relative_errors" in check["measured"] for check in report["checks"])
+    assert report["seconds"] < 480
+
+
 SEARCH = {
     "study": "other",
     "model": {

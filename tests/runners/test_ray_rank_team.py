@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from runners.ray_runner import RayRunner, RayRunnerOptions
-from runners.trial import MeasurementSpec, TrialResult, TrialSpec, TrialStatus, Verdict
+from runners.trial import InspectionSpec, MeasurementSpec, TrialResult, TrialSpec, TrialStatus, Verdict
 from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy, Region
 
 Trials = Any
@@ -102,3 +102,19 @@ class TestTwoRanks:
         assert result.verification.verdict is Verdict.MISMATCH
         assert result.verification.split_verdict is Verdict.MISMATCH
         assert result.verification.recompute_verdict is Verdict.MATCH
+
+    def test_a_model_that_no_rank_can_hold_is_inspected_measured_and_proven(
+        self, runner: RayRunner, trials: Trials
+    ) -> None:
+        maker = trials("ranks.py:too_large_alone")
+        spec = spec_of(maker, strategy="fsdp2")
+        inspection = runner.inspect(InspectionSpec(workload=spec.workload, micro_batch_size=2))
+        assert [blocks.path for blocks in inspection.shape.block_lists] == ["blocks"]
+        result = run(runner, spec)
+        assert (result.status, result.reason) == (TrialStatus.COMPLETED, None)
+        assert result.verification is not None
+        assert result.verification.verdict is Verdict.MATCH
+        assert result.verification.reference is not None
+        assert "without a policy, at micro-batch 1, fsdp2 on 2 ranks, the largest at which it fits" in str(
+            result.verification.reference
+        )

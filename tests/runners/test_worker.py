@@ -107,6 +107,12 @@ class TestResult:
         assert result.verification.verdict is Verdict.MATCH
         assert result.verification.reference.endswith("at micro-batch 2, the largest at which it fits")
 
+    def test_division_is_proven_under_the_policy_where_the_plain_model_does_not_fit(self, trials: Trials) -> None:
+        result = trials("resources.py:fits_only_recomputed").run("block", micro=4)
+        assert result.status is TrialStatus.COMPLETED
+        assert result.verification.verdict is Verdict.MATCH
+        assert result.verification.split_verdict is Verdict.MATCH
+
 
 class TestOutOfMemory:
     @pytest.mark.parametrize(

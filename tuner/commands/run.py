@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 from tuner import assemble
-from tuner.config import SearchConfig
+from tuner.config import ALL_KINDS, SearchConfig
 from tuner.config_file import load_search_file
 from tuner.console import (
     EXIT_DONE,
@@ -17,16 +18,46 @@ from tuner.console import (
     show,
     show_text,
 )
+from tuner.each_kind import each_kind
 from tuner.interrupts import Interrupts
 from tuner.progress import LiveProgress, PlainProgress
 from tuner.results import StudyResults
+from tuner.study_folder import StudyFolder
 from tuner.study_session import Outcome, Progress, run_study
 from tuner.tables import front_table
 
 
 def run_command(search_file: Path, *, resume: bool, as_json: bool) -> int:
-    """Runs or resumes the study and shows what it found; gives back the exit code."""
+    """Runs or resumes the study and shows what it found; gives back the exit code.
+
+    Where a study on each kind of accelerator is asked for, all of them, one after another.
+    """
     config = load_search_file(search_file)
+    if config.runner.accelerator_type == ALL_KINDS:
+        return _run_each_kind(config, resume=resume, as_json=as_json)
+    return _exit_code(_run(config, resume=resume, show_outcome=_print_json if as_json else _show))
+
+
+def _run_each_kind(config: SearchConfig, *, resume: bool, as_json: bool) -> int:
+    """The exit code of the first study that did not end well."""
+    studies: list[StudyResults] = []
+    for of_kind in each_kind(config):
+        if not as_json:
+            show_text(f"{of_kind.runner.accelerator_type}: study {of_kind.study}")
+        began = StudyFolder(assemble.output_dir(of_kind), of_kind.study).exists()
+        show_outcome = _print_nothing if as_json else _show
+        studies.append(_run(of_kind, resume=resume and began, show_outcome=show_outcome))
+        if studies[-1].status == "interrupted":
+            break
+    if as_json:
+        show_text(json.dumps({"studies": [json.loads(study.to_json()) for study in studies]}, indent=1) + "\n")
+    elif len(studies) > 1:
+        show_text(f"Side by side: tune compare {studies[0].study} {studies[1].study}")
+    return next((code for code in map(_exit_code, studies) if code != EXIT_DONE), EXIT_DONE)
+
+
+def _run(config: SearchConfig, *, resume: bool, show_outcome: Callable[[Outcome], None]) -> StudyResults:
+    """One study, from the cluster's start to its end."""
     interrupts = Interrupts()
     with interrupts.handled():
         runner = assemble.ray_runner(config)
@@ -35,15 +66,20 @@ def run_command(search_file: Path, *, resume: bool, as_json: bool) -> int:
                 config, runner, resume=resume, make_progress=_progress_maker(config), interrupts=interrupts
             )
             # Before the cluster is closed, which may take a while where something of it died.
-            if as_json:
-                show_text(outcome.results.to_json())
-            else:
-                _show(outcome)
+            show_outcome(outcome)
         finally:
             # From here to the end, a signal would leave processes of the cluster behind.
             interrupts.refuse()
             runner.close()
-    return _exit_code(outcome.results)
+    return outcome.results
+
+
+def _print_json(outcome: Outcome) -> None:
+    show_text(outcome.results.to_json())
+
+
+def _print_nothing(outcome: Outcome) -> None:
+    """What all studies found is one document, at their end."""
 
 
 def _progress_maker(config: SearchConfig) -> Callable[[Callable[[], StudyResults], Callable[[], float]], Progress]:

@@ -44,18 +44,29 @@ def _memory(kind: str) -> _Row:
     return _Row(f"memory_bytes.{kind}", "bytes", of)
 
 
-def _collectives(kind: str) -> tuple[_Row, _Row]:
+def _collectives(kind: str, *, recompute: bool = False) -> tuple[_Row, ...]:
+    """Calls and bytes, and where it can add some what recompute adds; nothing of a kind that neither started."""
+
     def figure(name: str) -> Callable[[Winner], Any]:
         def of(winner: Winner) -> Any:
             communication = winner.trial.communication
-            return None if communication is None else getattr(getattr(communication, kind), name)
+            counted = None if communication is None else getattr(communication, kind)
+            return None if counted is None or not counted.calls else getattr(counted, name)
 
         return of
 
+    added = "calls_added_by_recompute"
     return (
         _Row(f"communication.{kind}.calls", "count", figure("calls")),
         _Row(f"communication.{kind}.bytes", "bytes", figure("bytes")),
+        *([_Row(f"communication.{kind}.{added}", "count", figure(added))] if recompute else ()),
     )
+
+
+def _resharding(winner: Winner) -> str | None:
+    if search_value(winner.results, "runner", "strategy") != "fsdp2":
+        return None
+    return "no" if winner.policy.reshard_after_forward is False else "yes"
 
 
 def _recomputed_blocks(winner: Winner) -> str:
@@ -110,7 +121,9 @@ _ROWS = (
     _measured("peak_memory_bytes", "bytes"),
     _Row("share_of_cap", "share", _share_of_cap),
     *map(_memory, ("parameters", "gradients", "optimizer_states", "buffers", "activations", "temporary")),
-    *(row for kind in ("all_gather", "reduce_scatter", "all_reduce", "other") for row in _collectives(kind)),
+    _Row("reshard_after_forward", "text", _resharding),
+    *_collectives("all_gather", recompute=True),
+    *(row for kind in ("reduce_scatter", "all_reduce", "other") for row in _collectives(kind)),
     _measured("tokens_per_second", "rate"),
     _measured("samples_per_second", "rate"),
     _measured("step_time_s", "seconds"),

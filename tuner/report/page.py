@@ -11,6 +11,7 @@ from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]  # plotl
 from tuner.hover_text import shortened
 from tuner.report.ablation import ablation_tables
 from tuner.report.asked import asked_facts
+from tuner.report.communication import communication_table
 from tuner.report.comparison import compare_trials
 from tuner.report.front import front_figure
 from tuner.report.memory_split import memory_split
@@ -50,6 +51,7 @@ def report_html(results: StudyResults, summary: StudySummary) -> str:
         ablation=ablation_tables(results.unit_costs),
         time_split=time_split(results, summary),
         memory_split=memory_split(results, summary),
+        communication=communication_table(results, summary),
         peak_figure=peak_figure(results.trials, results.memory_cap_bytes),
         step_time_figure=step_time_figure(results.trials),
         errors=error_rows(summary.prediction_errors),
