@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import ray
 import ray._private.state as ray_state
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from runners.base import RunnerError
 
@@ -17,10 +19,34 @@ _ACCELERATORS = (GPU, "NPU")
 #: A node of accelerators has one of these resources, named after their kind; asking a trace of it keeps trials there.
 KIND_PREFIX = "accelerator_type:"
 _TRACE = 0.001
+#: Seconds in which a node that lives does something, or Ray notices that it does not; and between two looks.
+_LOSS_S, _LOOK_S = 30.0, 1.0
 
 
 def alive_nodes() -> list[dict[str, Any]]:
     return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]  # Ray leaves it unannotated
+
+
+def node_answers(node_id: str) -> bool:
+    """Whether a node still does what it is asked to.
+
+    Ray counts a node among the living until it has missed several heartbeats; what ran there is gone before that.
+    """
+    say_so = ray.remote(num_cpus=0, max_retries=0)(_say_so)
+    answer = say_so.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)).remote()
+    deadline = time.monotonic() + _LOSS_S
+    while time.monotonic() < deadline and any(node["NodeID"] == node_id for node in alive_nodes()):
+        done, _ = ray.wait([answer], timeout=_LOOK_S)
+        if done:
+            try:
+                return bool(ray.get(answer))
+            except ray.exceptions.RayError:
+                return False
+    return False
+
+
+def _say_so() -> bool:
+    return True
 
 
 def total_resources() -> dict[str, float]:

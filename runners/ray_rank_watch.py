@@ -9,6 +9,7 @@ from typing import Any
 
 import ray
 
+from runners.cluster_nodes import node_answers
 from runners.parallel.records import WaitingPlace
 from runners.trial import FailureStatus, TrialStatus
 
@@ -140,8 +141,7 @@ class _Watch:
 
     def _lost(self, rank: int, error: ray.exceptions.RayError) -> RankFailure:
         node_id = self._places[rank].node_id
-        is_alive = any(node["NodeID"] == node_id and node["Alive"] for node in ray.nodes())  # type: ignore[no-untyped-call]  # Ray leaves it unannotated
-        if is_alive:
+        if node_answers(node_id):
             reason = f"rank {rank}: the process that watches over the worker on node {node_id[:8]} died"
             return RankFailure(rank, TrialStatus.FAILED, reason, detail=str(error), has_died=True)
         reason = f"rank {rank}: node {node_id[:8]} was lost during the trial"

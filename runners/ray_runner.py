@@ -23,6 +23,7 @@ from runners.cluster_nodes import (
     default_resources,
     fitting,
     kinds_that_fit,
+    node_answers,
     num_free_slots,
     num_slots,
     of_one_kind,
@@ -392,7 +393,7 @@ class RayRunner:
         return max(free, key=lambda node_id: free[node_id], default=None)
 
     def _lost(self, flight: _InFlight, error: ray.exceptions.RayError) -> TrialResult | None:
-        if any(node["NodeID"] == flight.node_id for node in alive_nodes()):
+        if node_answers(flight.node_id):
             reason = f"the process that watches over the worker on node {flight.node_id[:8]} died"
             return failed_trial(flight.spec, TrialStatus.FAILED, reason, detail=str(error))
         reason = f"node {flight.node_id[:8]} was lost during the trial"

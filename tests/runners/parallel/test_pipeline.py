@@ -53,7 +53,7 @@ def runner_of(num_stages: int) -> RayRunner:
     return opened
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def two_stages() -> Iterator[RayRunner]:
     opened = runner_of(2)
     yield opened
