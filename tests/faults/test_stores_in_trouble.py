@@ -77,6 +77,7 @@ def test_a_locked_mlflow_db_is_not_even_waited_for(
     assert state_of(folder) == undisturbed.state
 
 
+@pytest.mark.slow
 def test_a_study_db_that_is_removed_ends_the_search_and_comes_back(
     tmp_path: Path, new_folder: NewFolder, undisturbed: Undisturbed
 ) -> None:

@@ -78,6 +78,7 @@ def shuffled(specs: Sequence[TrialSpec]) -> list[TrialSpec]:
     return random.Random(5).sample(specs, len(specs))
 
 
+@pytest.mark.slow
 def test_bytes_and_proofs_are_the_same_in_any_order(agent: WorkerAgent, trials: Trials) -> None:
     specs = every_placement(trials, MeasurementSpec(warmup_steps=0, min_steps=1, max_steps=1))
     there, back = in_order(agent, specs), in_order(agent, shuffled(specs))

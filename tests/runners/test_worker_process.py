@@ -95,6 +95,7 @@ class TestTrials:
         assert how != "fork_and_die" or "my last words" in result.detail
         assert watched.still_running() == []
 
+    @pytest.mark.slow
     def test_one_that_leaves_a_process_behind_gets_its_own_replaced(self, watched: Watched, trials: Trials) -> None:
         first = watched.run(failing(trials, "detached_child"))
         assert first.status is TrialStatus.COMPLETED

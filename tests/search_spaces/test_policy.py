@@ -187,7 +187,7 @@ def test_the_normal_form(regions: list[Region], expected: list[Region]) -> None:
     assert list(placement(*regions).canonical().regions) == expected
 
 
-@settings(max_examples=500, deadline=None, derandomize=True)
+@settings(max_examples=250, deadline=None, derandomize=True)
 @given(placements())
 def test_the_normal_form_recomputes_the_same_and_is_its_own_normal_form(placed: BlockListPlacement) -> None:
     normal = placed.canonical()
@@ -195,7 +195,7 @@ def test_the_normal_form_recomputes_the_same_and_is_its_own_normal_form(placed: 
     assert normal.canonical() == normal
 
 
-@settings(max_examples=1000, deadline=None, derandomize=True)
+@settings(max_examples=400, deadline=None, derandomize=True)
 @given(st.data())
 def test_placements_share_a_normal_form_exactly_where_they_recompute_the_same(data: st.DataObject) -> None:
     one = data.draw(placements())

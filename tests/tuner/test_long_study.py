@@ -10,6 +10,7 @@ from pathlib import Path
 
 import optuna
 import psutil
+import pytest
 from simulation import INSPECTION, UNITS, measure, replay, run
 
 from mlflow_config.stored_run import StoredRun
@@ -25,6 +26,7 @@ KEPT_ONCE = (optuna.trial.FrozenTrial, TrialResult, TrialRecord, StoredRun)
 DEEP = INSPECTION.model_copy(update={"shape": ModelShape(1000, (BlockList("h", "Block", 24, UNITS),))})
 
 
+@pytest.mark.slow
 def test_a_driver_keeps_each_trial_once_and_opens_nothing(write_search: Callable[..., Path], tmp_path: Path) -> None:
     process = psutil.Process(os.getpid())
     counts: dict[int, Counter[type]] = {}

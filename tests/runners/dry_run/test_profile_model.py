@@ -43,7 +43,13 @@ def stack(
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes"), [("gpt2", (4,)), ("llama_bf16", (2, 4)), ("t5", (2,)), ("gpt_autocast_sgd", (2, 4))]
+    ("name", "sizes"),
+    [
+        pytest.param("gpt2", (4,), marks=pytest.mark.slow),
+        ("llama_bf16", (2, 4)),
+        ("t5", (2,)),
+        pytest.param("gpt_autocast_sgd", (2, 4), marks=pytest.mark.slow),
+    ],
 )
 def test_peaks_from_the_profile_are_those_of_dry_runs(small_model: Any, name: str, sizes: tuple[int, ...]) -> None:
     model = small_model(name)
@@ -72,6 +78,7 @@ def test_blocks_that_save_their_own_outputs_do_not_depend_on_their_neighbours(tr
         assert timeline.peak_bytes(policy) == pytest.approx(dry_run.peak_bytes(policy), rel=0.005)
 
 
+@pytest.mark.slow
 def test_sizes_between_the_traced_ones_are_never_too_low(small_model: Any) -> None:
     model = small_model("gpt")
     sizes = (1, 2, 3, 6, 12, 24)
@@ -85,6 +92,7 @@ def test_sizes_between_the_traced_ones_are_never_too_low(small_model: Any) -> No
         assert 0.9999 * expected <= timeline.peak_bytes(policy) <= 1.01 * expected
 
 
+@pytest.mark.slow
 def test_deep_models_take_no_more_traces_than_shallow_ones(trials: Any) -> None:
     counts = []
     for num_blocks in (8, 16):

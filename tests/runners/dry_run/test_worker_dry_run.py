@@ -106,6 +106,7 @@ class TestAgent:
         assert trial.status is after.status is TrialStatus.COMPLETED
         assert trial.worker_pid == after.worker_pid
 
+    @pytest.mark.slow
     def test_time_limit_and_death_are_refusals_in_one_line(self, trials: Any) -> None:
         agent = WorkerAgent({}, process_per_trial=False)
         answers = []

@@ -364,6 +364,7 @@ def test_without_transformers_the_extra_to_install_is_named(monkeypatch: pytest.
         load("gpt2", GPT2)
 
 
+@pytest.mark.slow
 def test_building_says_nothing_and_opens_no_connection(tmp_path: Path) -> None:
     code = (
         "import socket\n"

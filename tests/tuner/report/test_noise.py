@@ -40,7 +40,9 @@ def test_the_reference_is_drawn_from_trial_to_trial() -> None:
 
 
 def test_a_long_study_keeps_its_slow_moments() -> None:
-    trials = results_of(*(trial(n, "block", reference_step_time_s=9.0 if n == 434 else 1.0) for n in range(700))).trials
+    trials = results_of(
+        *(trial(n, "block", reference_step_time_s=9.0 if n == 434 else 1.0) for n in range(1000))
+    ).trials
     (trace,) = content(drift_figure(trials))["data"]
     assert len(trace["x"]) == 500
     assert (434, 9.0) in zip(trace["x"], trace["y"], strict=True)

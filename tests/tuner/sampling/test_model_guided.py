@@ -195,9 +195,9 @@ def both_units_cost_more_than_the_sum(device: Device, policy: RecomputePolicy, t
 @pytest.mark.parametrize(
     ("twist", "noise"),
     [
-        (last_blocks_cost_more, 0.01),
+        pytest.param(last_blocks_cost_more, 0.01, marks=pytest.mark.slow),
         (one_slow_micro_batch, 0.01),
-        (both_units_cost_more_than_the_sum, 0.01),
+        pytest.param(both_units_cost_more_than_the_sum, 0.01, marks=pytest.mark.slow),
         (None, 0.05),
     ],
 )

@@ -321,7 +321,7 @@ def expected(data: dict[str, Any]) -> dict[str, Any]:
 
 
 @given(DATA, st.sampled_from([None, True, False]), st.sampled_from([2, 4]))
-@hypothesis_settings(max_examples=150, deadline=None)
+@hypothesis_settings(max_examples=75, deadline=None)
 def test_whatever_else_a_yaml_file_says_it_says_afterwards(
     data: dict[str, Any], flow: bool | None, indent: int
 ) -> None:
@@ -331,7 +331,7 @@ def test_whatever_else_a_yaml_file_says_it_says_afterwards(
 
 
 @given(DATA, st.sampled_from([None, 2]))
-@hypothesis_settings(max_examples=100, deadline=None)
+@hypothesis_settings(max_examples=50, deadline=None)
 def test_whatever_else_a_json_file_says_it_says_afterwards(data: dict[str, Any], indent: int | None) -> None:
     data["micro"] = data.get("micro")
     assert json.loads(edited(JSON, json.dumps(data, indent=indent), FLAT)) == expected(data)
