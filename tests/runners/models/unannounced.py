@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 from stack import Block, Stack, Unit
-from torch import nn
+from torch import library, nn
 
 
-@torch.library.custom_op("recompute_tuner_tests::mask_like", mutates_args=())
+@library.custom_op("recompute_tuner_tests::mask_like", mutates_args=())
 def mask_like(x: torch.Tensor) -> torch.Tensor:
     """Draws, and carries no tag that says so."""
     return (torch.rand(x.shape) < 0.5).to(x.dtype)
