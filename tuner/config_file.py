@@ -152,17 +152,20 @@ def _without(data: dict[str, Any], failed: Iterable[KeyPath]) -> dict[str, Any]:
 
 def _take_out(data: Any, path: KeyPath) -> None:
     *parents, last = path
+    holder = data
     for part in parents:
-        if not _has(data, part):
+        if not _has(holder, part):
             return
-        data = data[part]
-    if not _has(data, last):
+        holder = holder[part]
+    if not _has(holder, last):
         return
     stand_in = _ENTRY_STAND_INS.get(tuple(parents))
-    if stand_in is None and isinstance(data, dict):
-        del data[last]
+    if stand_in is not None:
+        holder[last] = stand_in
+    elif isinstance(holder, dict):
+        del holder[last]
     else:
-        data[last] = stand_in
+        _take_out(data, tuple(parents))  # No entry is known to be right in its place.
 
 
 def _has(data: Any, part: str | int) -> bool:

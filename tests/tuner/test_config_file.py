@@ -654,6 +654,21 @@ class TestContradictions:
             "search.yaml:4: placement.actions[2]",
         ]
 
+    @pytest.mark.parametrize(
+        ("section", "others", "key"),
+        [
+            ("model", "factory: huggingface:gpt2, compile: model, ", "compile_memory_budget"),
+            ("batch", "global_batch_size: 8, ", "micro_batch_sizes"),
+            ("batch", "global_batch_size: 8, ", "sequence_length"),
+            ("placement", "", "blocks"),
+            ("placement", "", "actions"),
+            ("placement", "", "segment_sizes"),
+        ],
+    )
+    def test_wrong_entries_of_a_list_are_named(self, section: str, others: str, key: str) -> None:
+        lines = refusal(_with(**{section: f"{{{others}{key}: [{{a: 1}}, -7.5, null]}}"}))
+        assert [index for index in range(3) if any(f" {section}.{key}[{index}]" in line for line in lines)] == [0, 1, 2]
+
 
 _TEN_MISTAKES = """\
 study: ten mistakes
