@@ -38,7 +38,8 @@ from search_spaces.policy import RecomputePolicy
 from tuner.config_file import load_search_file
 from tuner.objective import Score
 from tuner.progress import PlainProgress
-from tuner.results import ResultsLedger, StudyResults
+from tuner.results import StudyResults
+from tuner.results_ledger import ResultsLedger
 from tuner.sampling.policy_study import PolicyStudy
 from tuner.search import SearchListener
 from tuner.study_session import Outcome, run_study

@@ -14,7 +14,7 @@ import yaml
 from tool_candidates import Candidate, NotRun, our_candidate
 
 from search_spaces.policy_file import load_policy
-from tuner.results import read_results
+from tuner.results_file import read_results
 
 #: Everything that may be placed in a block and that is worth a trial on this work.
 _ACTIONS = ["none", "attention", "mlp", "attention+mlp", "activation", "norm", "selective", "block", "segment"]

@@ -22,7 +22,7 @@ from search_spaces.whole_file import write_whole
 from tuner.assemble import output_dir
 from tuner.config import SearchConfig
 from tuner.config_file import ConfigError, load_search_file
-from tuner.results import read_results
+from tuner.results_file import read_results
 from tuner.user_error import UserError
 
 _TABLES = Path(__file__).resolve().parent / "tables"

@@ -9,7 +9,8 @@ from typing import Any
 
 from runners.trial import Prediction, TrialResult
 from tuner.objective import Objective
-from tuner.results import ResultsError, StudyResults, TrialRecord, read_results
+from tuner.results import StudyResults, TrialRecord
+from tuner.results_file import ResultsError, read_results
 from tuner.sampling.policy_study import PolicyStudy
 from tuner.speed_ratio import Playoff
 from tuner.study_folder import StudyFolder

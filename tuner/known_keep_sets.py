@@ -7,7 +7,8 @@ from pathlib import Path
 
 from runners.trial import ModelInspection
 from search_spaces.model_shape import KeepSet
-from tuner.results import BlockListRecord, ResultsError, read_results
+from tuner.results import BlockListRecord
+from tuner.results_file import ResultsError, read_results
 
 
 def with_known_keep_sets(inspection: ModelInspection, results_file: Path) -> ModelInspection:

@@ -8,7 +8,8 @@ import tempfile
 from pathlib import Path
 
 from search_spaces.yaml_words import quoted
-from tuner.results import ResultsError, StudyResults, read_results
+from tuner.results import StudyResults
+from tuner.results_file import ResultsError, read_results
 
 RESULTS_FILE = "results.json"
 

@@ -11,7 +11,8 @@ import yaml
 from runners.trial import ModelInspection
 from tuner.config import SearchConfig
 from tuner.config_file import resolved_yaml
-from tuner.results import ModelRecord, StudyResults, model_record
+from tuner.results import ModelRecord, StudyResults
+from tuner.results_ledger import model_record
 
 #: Sections of search.yaml that decide what is measured and what wins. All others may change between sessions.
 _GOAL_SECTIONS = ("model", "batch", "optimizer", "memory_cap", "placement", "measurement")

@@ -36,7 +36,9 @@ from tuner.objective import Objective, Score
 from tuner.playoff import choose_entrants, run_playoff
 from tuner.recording import MlflowListener
 from tuner.report import front_html, report_html
-from tuner.results import LOST_STATUSES, ResultsError, ResultsLedger, StudyResults, StudyStatus, read_results
+from tuner.results import LOST_STATUSES, StudyResults, StudyStatus
+from tuner.results_file import ResultsError, read_results
+from tuner.results_ledger import ResultsLedger
 from tuner.sampling.policy_study import PolicyStudy, has_policy_study, open_policy_study
 from tuner.sampling.registry import FALLBACK, MODEL_GUIDED, Guide, make_sampler
 from tuner.sampling.tried_policies import TriedPolicies

@@ -26,7 +26,8 @@ from tuner.export.context import context_of
 from tuner.export.export_trial import export_trial
 from tuner.export.registry import EXPORTERS
 from tuner.export.versions import choose_version
-from tuner.results import StudyResults, read_results
+from tuner.results import StudyResults
+from tuner.results_file import read_results
 from tuner.speed_ratio import Playoff
 from tuner.summary import summarize
 from tuner.tables import front_table, trials_table

@@ -11,7 +11,8 @@ from tuner.export.base import ExportContext, Exporter
 from tuner.export.context import context_of
 from tuner.export.versions import choose_version
 from tuner.objective import Objective
-from tuner.results import StudyResults, TrialRecord, build_results
+from tuner.results import StudyResults, TrialRecord
+from tuner.results_ledger import build_results
 
 NUM_BLOCKS = 12
 UNITS = (("attention", "attn"), ("mlp", "mlp"))

@@ -27,7 +27,8 @@ from tuner import assemble, cli
 from tuner.config_file import load_search_file
 from tuner.objective import Objective
 from tuner.progress import PlainProgress
-from tuner.results import StudyResults, build_results
+from tuner.results import StudyResults
+from tuner.results_ledger import build_results
 from tuner.study_session import Outcome, run_study
 
 NUM_BLOCKS = 2

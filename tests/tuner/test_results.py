@@ -13,7 +13,8 @@ from simulation import MIB, failure, policy, results_of, trial
 from runners.trial import Prediction, TrialResult, TrialStatus, Verdict, Verification
 from search_spaces.policy import policy_from_dict
 from tuner.objective import Objective
-from tuner.results import ResultsError, StudyResults, read_results
+from tuner.results import StudyResults
+from tuner.results_file import ResultsError, read_results
 from tuner.speed_ratio import Playoff
 
 # The names that people script against.

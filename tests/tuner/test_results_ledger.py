@@ -5,7 +5,8 @@ from simulation import ENVIRONMENT, INSPECTION, MIB, SEARCH, failure, policy, re
 
 from runners.trial import TrialResult, TrialStatus
 from tuner.objective import Objective
-from tuner.results import ResultsLedger, StudyResults
+from tuner.results import StudyResults
+from tuner.results_ledger import ResultsLedger
 
 #: In order of their end: out of order of number, one that fails, the baseline twice, and several leaders in turn.
 STREAM = [

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from simulation import results_of, trial
 
-from tuner.results import ResultsError
+from tuner.results_file import ResultsError
 from tuner.studies import find_study
 
 

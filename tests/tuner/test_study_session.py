@@ -40,7 +40,8 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.policy_file import load_policy
 from tuner.assemble import GoalError
 from tuner.earlier_sessions import StudyChangedError, StudyExistsError
-from tuner.results import StudyResults, read_results
+from tuner.results import StudyResults
+from tuner.results_file import read_results
 from tuner.study_folder import StudyBusyError, StudyFolderError
 from tuner.study_storage import StudyStorageError
 

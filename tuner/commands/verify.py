@@ -16,7 +16,7 @@ from tuner.config_file import load_search_file
 from tuner.console import EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_FEASIBLE, show_text
 from tuner.memory_size import format_bytes
 from tuner.objective import Objective
-from tuner.results import trial_record
+from tuner.results_ledger import trial_record
 from tuner.single_trial import run_single_trial
 from tuner.stage_text import stages_text
 

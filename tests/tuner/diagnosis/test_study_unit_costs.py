@@ -13,7 +13,7 @@ from mlflow_config import names
 from runners.diagnosis.records import Diagnosis, DiagnosisSpec, UnitCost
 from runners.replay_runner import ReplayRunner
 from runners.trial import TrialResult, TrialSpec, TrialStatus
-from tuner.results import read_results
+from tuner.results_file import read_results
 
 COST = UnitCost(blocks="h", first=0, last=0, action="mlp", micro_batch_size=2, saved_bytes=2**20, rebuild_time_s=0.004)
 WriteSearch = Callable[..., Path]

@@ -21,7 +21,8 @@ from tuner.export.context import context_of
 from tuner.export.export_trial import export_trial
 from tuner.export.registry import EXPORTERS
 from tuner.objective import Objective
-from tuner.results import StudyResults, build_results
+from tuner.results import StudyResults
+from tuner.results_ledger import build_results
 
 if sys.version_info >= (3, 11):
     import tomllib

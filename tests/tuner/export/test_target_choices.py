@@ -21,7 +21,7 @@ from tuner.export.check import check
 from tuner.export.context import context_of_shape
 from tuner.export.registry import EXPORTERS
 from tuner.export.target_choices import choices_within
-from tuner.results import read_results
+from tuner.results_file import read_results
 
 NUM_BLOCKS = 6
 UNITS = (("attention", "attn"), ("mlp", "mlp"))

@@ -12,7 +12,8 @@ from simulation import ENVIRONMENT, INSPECTION, failure, results_of, trial
 from runners.trial import Prediction, TrialStatus
 from search_spaces.policy import BatchShape, RecomputePolicy
 from tuner.report import front_html, front_trials, report_html
-from tuner.results import StudyResults, read_results
+from tuner.results import StudyResults
+from tuner.results_file import read_results
 from tuner.summary import summarize
 
 

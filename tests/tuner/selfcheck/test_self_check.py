@@ -18,7 +18,8 @@ from tuner.export.export_trial import export_trial
 from tuner.export.registry import EXPORTERS
 from tuner.export.versions import choose_version
 from tuner.objective import Objective
-from tuner.results import StudyResults, build_results
+from tuner.results import StudyResults
+from tuner.results_ledger import build_results
 from tuner.selfcheck.records import SelfCheckReport
 from tuner.selfcheck.self_check import describe_report, self_check
 
