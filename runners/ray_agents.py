@@ -11,6 +11,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from runners.cluster_nodes import CPU, GPU
 from runners.code_package import CodePackage, code_folder_here
+from runners.parent_watch import end_with_parent
 from runners.process_family import end_orphans
 from runners.release import release_digest
 from runners.worker_agent import WorkerAgent
@@ -53,6 +54,7 @@ class NodeAgent(WorkerAgent):
         end_orphans()
         base_dir = None if code is None else str(code_folder_here(code))
         super().__init__(environment, process_per_trial=process_per_trial, base_dir=base_dir)
+        end_with_parent(self.stop)
 
     def introduce(self) -> dict[str, str]:
         """Where this is, and which code of ours runs here."""

@@ -25,11 +25,13 @@ class YamlDocument:
     Attributes:
         lines: Line of each entry by its path, for example ``("batch", "micro_batch_sizes", 1)``.
         disputed: Entries that are text here, and what readers of YAML 1.1 take each for (``on``: true or false).
+        written: Entries that are no text here, and the word each was written as (``16e9``, which is 16000000000.0).
     """
 
     data: Any
     lines: Mapping[KeyPath, int]
     disputed: Mapping[KeyPath, str] = field(default_factory=dict)
+    written: Mapping[KeyPath, str] = field(default_factory=dict)
 
     def line_of(self, path: KeyPath) -> int:
         """Line of an entry, or of the nearest entry around it where it is absent."""
@@ -94,7 +96,7 @@ def parse_yaml(content: bytes | str, *, where: str) -> YamlDocument:
     except UnreadableError as error:
         raise StrictYamlError(where, (error.problem,)) from error
     plain = _PlainData(lines={(): root.line}, problems=problems)
-    document = YamlDocument(plain.convert(root, ()), plain.lines, plain.disputed)
+    document = YamlDocument(plain.convert(root, ()), plain.lines, plain.disputed, plain.written)
     if problems:
         problems.sort(key=lambda problem: problem.line or 0)
         raise StrictYamlError(where, tuple(problems), document=document)
@@ -131,6 +133,7 @@ class _PlainData:
     lines: dict[KeyPath, int]
     problems: list[YamlProblem]
     disputed: dict[KeyPath, str] = field(default_factory=dict)
+    written: dict[KeyPath, str] = field(default_factory=dict)
 
     def convert(self, node: Node, path: KeyPath) -> Any:
         if node.problem is not None:
@@ -138,6 +141,8 @@ class _PlainData:
             self.problems.append(YamlProblem(self.lines[path], text, unread=path))
         if node.disputed is not None:
             self.disputed[path] = node.disputed
+        if node.written is not None:
+            self.written[path] = node.written
         if isinstance(node.value, list):
             return [self._entry(item.line, item, (*path, index)) for index, item in enumerate(node.value)]
         if isinstance(node.value, dict):

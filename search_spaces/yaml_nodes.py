@@ -58,6 +58,7 @@ class Node:
         height: Levels of lists and mappings in it; 0 for a scalar.
         problem: Why the value is refused, though the text can be read on.
         disputed: What other readers take this text for; None where they agree.
+        written: The word that a number, true, false or null was written as; None for all else.
     """
 
     line: int
@@ -66,6 +67,7 @@ class Node:
     height: int = 0
     problem: str | None = None
     disputed: str | None = None
+    written: str | None = None
 
     def add(self, child: Node) -> None:
         self.num_entries += child.num_entries
@@ -251,7 +253,8 @@ def _scalar(event: Any) -> Node:
     if unusable:
         problem = f"holds the character {code_point(unusable.group())}, which is not allowed; remove it"
         word = Word(event.value, problem)
-    return Node(_line(event), word.value, problem=word.problem, disputed=word.disputed)
+    written = None if isinstance(word.value, str) else event.value
+    return Node(_line(event), word.value, problem=word.problem, disputed=word.disputed, written=written)
 
 
 def _tagged_word(tag: str, text: str) -> Word:

@@ -25,6 +25,8 @@ MAX_LINES = 100
 
 #: Sections whose keys are the user's own, so that no type says what a word in them is meant to be.
 _FREE_SECTIONS = (("model", "args"), ("optimizer", "args"))
+#: Options that take an amount with its unit: a bare number in their place is answered as it was written.
+_AMOUNTS: tuple[KeyPath, ...] = (("memory_cap",), ("search", "time_limit"), ("runner", "trial_timeout"))
 #: Stand in for options that are wrong, so that the others can still be checked against each other.
 _STAND_INS: dict[KeyPath, Any] = {
     ("model", "factory"): "huggingface:gpt2",
@@ -87,6 +89,7 @@ def _checked(
     problems = list(_disputed_words(document))
     failed = {path for path in unread if path}
     data = _without(data, failed)
+    _write_amounts(data, document)
     data.setdefault("study", study_name_from(path.stem))
     while True:
         try:
@@ -95,13 +98,25 @@ def _checked(
             found = contradictions_in(error)
             if found is not None:
                 return None, [*problems, *_between_right_options(found, failed)]
-            wrong = option_problems(error)
+            wrong = option_problems(error, document.written)
             assert not {problem.path for problem in wrong} <= failed, "what stands in for an option is right"
             problems += wrong
             failed |= {problem.path for problem in wrong}
             data = _without(data, failed)
         else:
             return config, problems
+
+
+def _write_amounts(data: dict[str, Any], document: YamlDocument) -> None:
+    """Puts the word that was written in the place of each amount that is a number."""
+    for path in _AMOUNTS:
+        *parents, last = path
+        holder: Any = data
+        for part in parents:
+            holder = holder.get(part) if isinstance(holder, dict) else None
+        value = holder.get(last) if isinstance(holder, dict) else None
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            holder[last] = document.written[path]
 
 
 def _between_right_options(found: Iterable[Contradiction], failed: Iterable[KeyPath]) -> Iterator[ConfigProblem]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,12 +35,16 @@ def contradictions_in(error: ValidationError) -> list[Contradiction] | None:
     return found
 
 
-def option_problems(error: ValidationError) -> list[ConfigProblem]:
-    """What is wrong with single options, in the order of search.yaml."""
-    return [problem for detail in error.errors() for problem in _problems(detail)]
+def option_problems(error: ValidationError, written: Mapping[KeyPath, str]) -> list[ConfigProblem]:
+    """What is wrong with single options, in the order of search.yaml.
+
+    Args:
+        written: The words that numbers, true and false were written as.
+    """
+    return [problem for detail in error.errors() for problem in _problems(detail, written)]
 
 
-def _problems(detail: ErrorDetails) -> Iterator[ConfigProblem]:
+def _problems(detail: ErrorDetails, written: Mapping[KeyPath, str]) -> Iterator[ConfigProblem]:
     path = tuple(part for part in detail["loc"] if not (isinstance(part, str) and part.startswith(TAG_MARK)))
     kind = detail["type"]
     if kind == "missing":
@@ -53,7 +57,7 @@ def _problems(detail: ErrorDetails) -> Iterator[ConfigProblem]:
     elif kind == "value_error":
         yield ConfigProblem(path, f"{dotted(path)} {detail['ctx']['error']}")
     else:
-        text = f"is {_shown(detail['input'])}; allowed: {allowed_at(path)}{_advice(detail, path)}"
+        text = f"is {_shown(detail['input'], path, written)}; allowed: {allowed_at(path)}{_advice(detail, path)}"
         yield ConfigProblem(path, f"{dotted(path) or 'the file'} {text}")
 
 
@@ -88,22 +92,27 @@ def _advice(detail: ErrorDetails, path: KeyPath) -> str:
 
 
 _MAX_SHOWN = 8
+_MAX_WORD = 60
 _YES_AND_NO = {word: "true" for word in ("yes", "y", "on", "true")} | {
     word: "false" for word in ("no", "n", "off", "false")
 }
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any, path: KeyPath, written: Mapping[KeyPath, str]) -> str:
     """The value as it was written, on one short line and without credentials."""
     if isinstance(value, str):
         return quoted(redact_url(value) if "://" in value or "@" in value else value)
     if isinstance(value, list | tuple):
-        return _shown_list(value) if value else "an empty list"
+        return _shown_list(value, path, written) if value else "an empty list"
     if isinstance(value, dict):
         return "a mapping" if value else "an empty mapping"
-    return "empty (null)" if value is None else str(value).lower()
+    if value is None:
+        return "empty (null)"
+    word = written.get(path, "")
+    return word if 0 < len(word) <= _MAX_WORD else str(value).lower()
 
 
-def _shown_list(values: Sequence[Any]) -> str:
-    text = f"[{', '.join(map(_shown, values[:_MAX_SHOWN]))}]"
-    return text if len(values) <= _MAX_SHOWN and len(text) <= 60 else f"a list of {len(values)}"
+def _shown_list(values: Sequence[Any], path: KeyPath, written: Mapping[KeyPath, str]) -> str:
+    shown = [_shown(value, (*path, index), written) for index, value in enumerate(values[:_MAX_SHOWN])]
+    text = f"[{', '.join(shown)}]"
+    return text if len(values) <= _MAX_SHOWN and len(text) <= _MAX_WORD else f"a list of {len(values)}"

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from search_spaces.yaml_words import quoted
+from search_spaces.yaml_words import NUMBER, quoted
 
 #: Decimal units are powers of 1000 and binary ones of 1024: 16GB and 16GiB differ by 7 %.
 BYTES_PER_UNIT = {
@@ -50,7 +50,8 @@ def parse_memory_size(text: str) -> MemorySize:
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"is {quoted(text)}; allowed: {ALLOWED}")
+        what = ", a number without a unit" if NUMBER.fullmatch(text.strip()) else ""
+        raise ValueError(f"is {quoted(text)}{what}; allowed: {ALLOWED}")
     sign, digits, unit = match.groups()
     number = Fraction(digits)
     if sign == "-" or number == 0:

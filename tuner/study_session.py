@@ -32,6 +32,7 @@ from tuner.forecast import Forecast, describe_dry_run, make_forecast
 from tuner.interrupts import Interrupts
 from tuner.known_keep_sets import with_known_keep_sets
 from tuner.memory_size import describe_bytes
+from tuner.network_files import network_file_warning
 from tuner.objective import Objective, Score
 from tuner.playoff import choose_entrants, run_playoff
 from tuner.recording import MlflowListener
@@ -334,9 +335,9 @@ class _Session:
         self._playoff = self._earlier.playoff(study)
 
     def _mlflow_listener(self, recorder: StudyRecorder) -> MlflowListener:
-        ignored = ignored_environment(self._tracking)
-        if ignored is not None:
-            logger.warning("%s", ignored)
+        for warning in (ignored_environment(self._tracking), network_file_warning(self._storage.url, self._tracking)):
+            if warning is not None:
+                logger.warning("%s", warning)
         return MlflowListener(
             recorder,
             self.results,

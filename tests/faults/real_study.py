@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -9,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,14 @@ import yaml
 _TIMEOUT_S = 1200.0
 #: Linux's prctl option by which orphans of this process's children become its own children (linux/prctl.h).
 _PR_SET_CHILD_SUBREAPER = 36
-#: Seconds that processes have for ending after their driver.
-_ENDING_S = 30.0
+#: Seconds that processes have for ending after their driver. Ray's own agents, which do nothing any more, first try for
+#: a minute to tell a head that is gone.
+_ENDING_S = 120.0
+#: Seconds that trials have for ending after a driver that was killed.
+_STOPPING_S = 15.0
 EXIT_DONE = 0
+#: In the command lines of what runs trials, and of what trials start here.
+_OF_TRIALS = ("runners.worker_main", "NodeAgent", "sleep")
 
 SEARCH: dict[str, Any] = {
     "study": "simulated",
@@ -93,14 +99,41 @@ def become_subreaper() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
+def left_working(before: set[psutil.Process]) -> list[psutil.Process]:
+    """Processes of trials, or that watch over them, that were not there before and are still there after a while."""
+    return _left(before, _STOPPING_S, lambda process: any(part in _command(process) for part in _OF_TRIALS))
+
+
 def left_running(before: set[psutil.Process]) -> list[psutil.Process]:
     """Processes below this one that were not there before and do not end by themselves."""
-    deadline = time.monotonic() + _ENDING_S
+    return _left(before, _ENDING_S, lambda process: True)
+
+
+def _left(
+    before: set[psutil.Process], seconds: float, is_meant: Callable[[psutil.Process], bool]
+) -> list[psutil.Process]:
+    deadline = time.monotonic() + seconds
     while True:
-        left = [process for process in set(psutil.Process().children(recursive=True)) - before if _runs(process)]
+        _collect_orphans()
+        children = set(psutil.Process().children(recursive=True)) - before
+        left = [process for process in children if _runs(process) and is_meant(process)]
         if not left or time.monotonic() >= deadline:
             return left
         time.sleep(0.2)
+
+
+def _command(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def _collect_orphans() -> None:
+    """As the system's first process does: what Ray starts looks whether the process that started it is still there."""
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
+            if process.status() == psutil.STATUS_ZOMBIE:
+                os.waitpid(process.pid, os.WNOHANG)
 
 
 def running() -> set[psutil.Process]:

@@ -126,6 +126,17 @@ IN_SEARCH_FILES = (
     in_search("zero", "size: 8", "size: 0", ".yaml:3: batch.global_batch_size | is 0 | allowed: | from 1 to 10000000"),
     in_search("octal", "size: 8", "size: 010", ".yaml:3: batch.global | is '010' | plain decimal digits | write"),
     in_search("no unit", "600MiB", "600", ".yaml:4: memory_cap | is '600' | 600GiB or 600GB | write"),
+    in_search(
+        "no unit, with an exponent",
+        "600MiB",
+        "16e9",
+        ".yaml:4: memory_cap | is '16e9', a number without a unit | such as 80GiB",
+    ),
+    in_search("an exponent", "size: 8", "size: 1e3", ".yaml:3: batch.global_batch_size | is 1e3; | from 1 to 10000000"),
+    in_search(
+        "hexadecimal", "size: 8", "size: 0xfffffff", ".yaml:3: batch.global | is 0xfffffff; | from 1 to 10000000"
+    ),
+    in_search("a number as name", "study: mine", "study: 1.10", ".yaml:1: study | is 1.10; | put it in quotes if text"),
     in_search("bits", "600MiB", "600Mb", ".yaml:4: memory_cap | is '600Mb', which are bits | GB or GiB | write bytes"),
     in_search("too much", "600MiB", "120%", ".yaml:4: memory_cap | is '120%', more than | allowed: | such as 80GiB"),
     in_search(

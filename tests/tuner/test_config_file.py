@@ -296,7 +296,7 @@ class TestValues:
             (_with(batch="{global_batch_size: '8'}"), "2: batch.global_batch_size is '8'; .*; remove the quotes"),
             (_with(batch="{global_batch_size: true}"), "2: batch.global_batch_size is true; allowed: a whole number"),
             (_with(batch="{global_batch_size: 8.0}"), "2: batch.global_batch_size is 8.0; allowed: a whole number"),
-            (_with(batch="{global_batch_size: 1e2}"), "2: batch.global_batch_size is 100.0; allowed: a whole number"),
+            (_with(batch="{global_batch_size: 1e2}"), "2: batch.global_batch_size is 1e2; allowed: a whole number"),
             (
                 _with(batch="{global_batch_size: 010}"),
                 "2: batch.global_batch_size is '010', which is one number, another",
@@ -429,7 +429,7 @@ class TestValues:
             (_with(measurement="{verify: 1}"), "4: measurement.verify is 1; allowed: true or false"),
             (
                 _with(measurement="{relative_spread: .nan}"),
-                "4: measurement.relative_spread is nan; allowed: a number above 0",
+                r"4: measurement.relative_spread is .nan; allowed: a number above 0",
             ),
             (
                 _with(measurement="{relative_spread: '1e-2'}"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import datetime
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from optuna.distributions import BaseDistribution, check_distribution_compatibility
@@ -38,7 +38,8 @@ class DriverStorage(BaseStorage):
 
     def __init__(self, database: RDBStorage, patience: Patience | None = None) -> None:
         self._database = database
-        self._patience = patience or Patience()
+        # A connection to a SQLite file that was opened for reading only stays so, whatever becomes of the file.
+        self._patience = replace(patience or Patience(), reconnect=self._let_go)
         self._writer: TrialWriter = trial_writer(database)
         self._studies: dict[int, _Study] = {}
         self._trials: dict[int, tuple[_Study, int]] = {}
@@ -51,6 +52,9 @@ class DriverStorage(BaseStorage):
 
     def close(self) -> None:
         """Lets go of the database, whose SQLite file is complete in itself then; may be called twice."""
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._database.remove_session()
         self._database.engine.dispose()
 

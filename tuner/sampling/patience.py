@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from optuna.exceptions import StorageInternalError
+from optuna.exceptions import OptunaError, StorageInternalError
 from sqlalchemy.exc import DBAPIError
 
 from mlflow_config.database_errors import causes, driver_error, is_locked
@@ -58,6 +58,7 @@ class Patience:
         advice: What the user can do meanwhile.
         sleep: Waits that many seconds; what it raises ends the waiting.
         is_worth_it: Whether to wait for what was raised.
+        reconnect: Called before each further try.
     """
 
     seconds: float = 0.0
@@ -66,6 +67,7 @@ class Patience:
     advice: str = ""
     sleep: Callable[[float], None] = time.sleep
     is_worth_it: Callable[[BaseException], bool] = may_pass
+    reconnect: Callable[[], None] = lambda: None
     _has_given_up: bool = field(default=False, init=False)
 
     def call(self, operation: Callable[[bool], T]) -> T:
@@ -87,12 +89,15 @@ class Patience:
                 if not is_waiting:
                     self._say_waiting(error)
                 is_waiting = True
+            except OptunaError:
+                # An answer as well, say that a name is taken.
+                self._say_answered(start if is_waiting else None)
+                raise
             else:
-                self._has_given_up = False
-                if is_waiting:
-                    logger.warning("%s works again after %.0f s", self.where, time.monotonic() - start)
+                self._say_answered(start if is_waiting else None)
                 return answer
             self._pause()
+            self.reconnect()
 
     def _pause(self) -> None:
         try:
@@ -100,6 +105,11 @@ class Patience:
         except BaseException:
             self._has_given_up = True
             raise
+
+    def _say_answered(self, waiting_since: float | None) -> None:
+        self._has_given_up = False
+        if waiting_since is not None:
+            logger.warning("%s works again after %.0f s", self.where, time.monotonic() - waiting_since)
 
     def _say_waiting(self, error: BaseException) -> None:
         logger.warning(

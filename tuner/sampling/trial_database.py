@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -77,5 +79,7 @@ def _refuse_another_file(engine: sqlalchemy.Engine, path: Path) -> None:
 
 
 def _use_write_ahead_log(connection: Any, _: object) -> None:
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=NORMAL")
+    # A file that may only be read, or is locked, is told to whoever uses the connection; its mode stays with the file.
+    with contextlib.suppress(sqlite3.OperationalError):
+        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute("PRAGMA journal_mode=WAL")

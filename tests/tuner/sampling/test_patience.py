@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy
+from optuna.exceptions import DuplicatedStudyError
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError
 
 from mlflow_config.database_errors import is_locked
@@ -87,6 +88,30 @@ def test_it_ends_and_is_not_had_again_before_something_works(database: sqlalchem
     with locked(database), pytest.raises(OperationalError, match="database is locked"):
         patience.call(insert(database))
     assert len(waits) > num_waits
+
+
+def test_a_refusal_after_a_wait_is_an_answer_and_each_try_has_its_own_connection(
+    database: sqlalchemy.Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries: list[str] = []
+
+    def operation(is_retry: bool) -> None:
+        tries.append("tried")
+        if len(tries) < 5:
+            insert(database)(is_retry)
+        raise DuplicatedStudyError("the name is taken")
+
+    with locked(database) as holder, caplog.at_level(logging.WARNING):
+
+        def sleep(seconds: float) -> None:
+            if len(tries) == 3:
+                holder.rollback()
+
+        patience = Patience(FOREVER_S, where="study.db", sleep=sleep, reconnect=lambda: tries.append("connected"))
+        with pytest.raises(DuplicatedStudyError, match="the name is taken"):
+            patience.call(operation)
+    assert tries == ["tried", "connected", "tried", "connected", "tried"]
+    assert caplog.messages[-1].startswith("study.db works again after ")
 
 
 def test_whoever_ends_the_wait_is_not_kept_waiting_again(database: sqlalchemy.Engine) -> None:
