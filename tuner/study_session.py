@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -27,7 +25,6 @@ from tuner.config import SearchConfig
 from tuner.config_file import resolved_yaml
 from tuner.diagnosis.study_unit_costs import measure_unit_costs
 from tuner.earlier_sessions import EarlierSessions, another_study, nothing_to_resume, refuse_wrong_beginning
-from tuner.export.policy import policy_yaml
 from tuner.forecast import Forecast, describe_dry_run, make_forecast
 from tuner.interrupts import Interrupts
 from tuner.known_keep_sets import with_known_keep_sets
@@ -36,7 +33,6 @@ from tuner.network_files import network_file_warning
 from tuner.objective import Objective, Score
 from tuner.playoff import choose_entrants, run_playoff
 from tuner.recording import MlflowListener
-from tuner.report import front_html, report_html
 from tuner.results import LOST_STATUSES, StudyResults, StudyStatus
 from tuner.results_file import ResultsError, read_results
 from tuner.results_ledger import ResultsLedger
@@ -46,6 +42,7 @@ from tuner.sampling.tried_policies import TriedPolicies
 from tuner.search import Search, SearchListener
 from tuner.speed_ratio import Playoff
 from tuner.study_folder import StudyFolder, StudyFolderError
+from tuner.study_output import StudyOutput, final_texts
 from tuner.study_record import goal_of, search_data
 from tuner.study_storage import StudyStorageError, study_storage
 from tuner.study_timelines import StudyTimelines, trace_study
@@ -53,8 +50,6 @@ from tuner.summary import StudySummary, summarize
 
 logger = logging.getLogger(__name__)
 
-#: Share of the time that writing results.json may take while trials come in quickly; each writing grows with them.
-_WRITING_SHARE = 0.05
 #: One set of field names for all results that are kept.
 _RESULT_FIELDS = set(TrialResult.model_fields)
 _ELAPSED = "elapsed_s"
@@ -158,8 +153,7 @@ class _Session:
             objective=self._objective,
         )
         self._measured_baseline: TrialResult | None = None
-        self._next_writing_at = 0.0
-        self._is_folder_in_trouble = False
+        self._output = StudyOutput(folder, self.results)
         self._playoff: Playoff | None = None
         self._timelines = StudyTimelines()
         self._unit_costs: tuple[UnitCost, ...] = self._known_unit_costs()
@@ -214,7 +208,7 @@ class _Session:
         self._log_plan()
         try:
             self._folder.write(self._folder.search_file, self._resolved)
-            self._write_results()
+            self._output.write_results()
             mlflow.open()
             with progress, self._storage.errors():
                 with self._interrupts.held():
@@ -255,16 +249,7 @@ class _Session:
 
     def finished(self, result: TrialResult, score: Score) -> None:
         self._keep(result)
-        try:
-            if result.detail is not None:
-                self._folder.append_log(f"trial {result.trial_number}: {result.reason}\n{result.detail}\n")
-            if time.monotonic() >= self._next_writing_at:
-                self._write_results()
-            self._is_folder_in_trouble = False
-        except StudyFolderError as error:
-            if not self._is_folder_in_trouble:
-                logger.warning("%s; the search goes on and writes again later", error)
-            self._is_folder_in_trouble = True
+        self._output.trial_ended(result)
 
     def _keep(self, result: TrialResult) -> None:
         """Remembers a result, without the long form of its reason: thousands are kept as long as the study runs."""
@@ -274,16 +259,10 @@ class _Session:
         if result.samples_per_second is not None and result.policy.key == self._baseline_key:
             self._measured_baseline = result
 
-    def _write_results(self) -> None:
-        start = time.monotonic()
-        self._folder.write(self._folder.results_file, self.results().to_json())
-        end = time.monotonic()
-        self._next_writing_at = end + (end - start) / _WRITING_SHARE
-
     def _begin_folder(self) -> None:
         """Before a storage that others share has the study: after a kill between the two, it could not be resumed."""
         self._ledger.study_id = self._earlier.study_id
-        self._write_results()
+        self._output.write_results()
         self._folder.write(self._folder.search_file, self._resolved)
 
     def _open_study(self, *, is_new: bool) -> PolicyStudy:
@@ -451,19 +430,9 @@ class _Session:
         """Writes every file of the study and completes its MLflow run, the one even where the other fails."""
         results = self.results()
         summary = summarize(results)
-        texts = {
-            names.FRONT_FILE: front_html(results),
-            names.REPORT_FILE: report_html(results, summary),
-            names.RESULTS_FILE: results.to_json(),
-        }
-        best = results.best_trial()
-        if best is not None:
-            texts[names.POLICY_FILE] = policy_yaml(results, best)
-        if results.unit_costs:
-            costs = [cost.model_dump(mode="json") for cost in results.unit_costs]
-            texts[names.UNIT_COSTS_FILE] = json.dumps(costs, indent=1)
+        texts = final_texts(results, summary)
         try:
-            texts |= self._write_files(texts)
+            texts |= self._output.write_all(texts, self._timelines)
         except StudyFolderError as error:
             # The answer is shown all the same.
             logger.error("%s; what was measured is kept, and --resume writes the files", error)
@@ -471,13 +440,3 @@ class _Session:
         finally:
             mlflow.finish(texts=texts, markdown="\n\n".join(summary.sentences))
         return summary
-
-    def _write_files(self, texts: Mapping[str, str]) -> dict[str, str]:
-        """The files of the study's folder; gives back those of the timelines."""
-        self._write_results()
-        self._folder.write(self._folder.report_file, texts[names.REPORT_FILE])
-        if names.POLICY_FILE in texts:
-            self._folder.write(self._folder.policy_file, texts[names.POLICY_FILE])
-        else:
-            self._folder.remove(self._folder.policy_file)
-        return self._timelines.write(self._folder)
