@@ -161,11 +161,10 @@ class RankTeam:
             answer: str = ray.get(self._agents[0].ask.remote(kind, spec_json, timeout_s))
             return answer
         self._join()
-        self._has_joined = False  # A playoff has processes of its own.
         running = {agent.ask.remote(kind, spec_json, None): rank for rank, agent in enumerate(self._agents)}
         watched = watch_ranks(self._places, running, timeout_s=timeout_s, failure_of=_failure_of_answer)
+        self._end_workers()
         if isinstance(watched, RankFailure):
-            self._end_workers()
             return json.dumps({"failure": watched.reason})
         return watched[0]
 

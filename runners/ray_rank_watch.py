@@ -39,6 +39,11 @@ class RankFailure:
     plain_out_of_memory_at: int | None = None
 
     @property
+    def explains_itself(self) -> bool:
+        """Nothing that happened to another rank can have led to it."""
+        return self.status is TrialStatus.OUT_OF_MEMORY and not self.has_died
+
+    @property
     def gravity(self) -> int:
         """Which of several failures explains the others."""
         if self.status is TrialStatus.NODE_LOST:
@@ -98,6 +103,9 @@ class _Watch:
 
     def origin(self) -> RankFailure:
         """The failure that the others follow from."""
+        told = [failure for failure in self.failures if failure.explains_itself]
+        if told:
+            return told[0]
         self.collect(_REASON_S, at_least=len(self.waiting))
         # The peers of a rank whose node is lost fail at once, while Ray takes some seconds to notice.
         silent = list(self.waiting.values())

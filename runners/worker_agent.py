@@ -89,12 +89,16 @@ class WorkerAgent:
     def run(self, spec_json: str) -> str:
         """Runs one trial and answers with its result as JSON; never raises for what a trial does."""
         spec = TrialSpec.model_validate_json(spec_json)
-        return self._run(spec, timeout_s=spec.timeout_s).result.model_dump_json()
+        outcome = self._run(spec, timeout_s=spec.timeout_s)
+        if not outcome.is_warm:
+            self.end_worker()
+        return outcome.result.model_dump_json()
 
     def run_as_rank(self, spec_json: str) -> str:
         """Runs this rank's part of a trial and answers with a `RankOutcome` as JSON; never raises either.
 
-        Whoever speaks for all ranks watches the time, since only together do they tell who is late.
+        Whoever speaks for all ranks watches the time, since only together do they tell who is late; and ends the workers
+        where one of them is not warm. Were this one ended at once, its peers would fail for that, or die of it.
         """
         return self._run(TrialSpec.model_validate_json(spec_json), timeout_s=None).model_dump_json()
 
@@ -111,34 +115,33 @@ class WorkerAgent:
             result = failed_trial(spec, TrialStatus.TIMED_OUT, f"not finished after {timeout_s:g} s; stopped")
         except WorkerDiedError as error:
             result, has_died = failed_trial(spec, TrialStatus.FAILED, str(error), detail=error.detail), True
-        if self._process_per_trial or not is_clean:
-            self.end_worker()
         return RankOutcome(
             result=result,
             has_died=has_died,
-            is_warm=self._process is not None,
+            is_warm=is_clean and not self._process_per_trial,
             plain_out_of_memory_at=plain_out_of_memory_at,
         )
 
     def ask(self, kind: QuestionKind, spec_json: str, timeout_s: float | None) -> str:
         """Answers one question about a workload as JSON, ``{"failure": line}`` where the worker ended or took too long.
 
-        A dry run has a process that is kept for the next dry run; any other question has one of its own.
+        A dry run has a process that is kept for the next dry run; any other question has one of its own. That of
+        ranks that play off is ended by whoever speaks for all, as in `run_as_rank`.
         """
         is_without_data = kind == "dry_run"
         what = f"the {kind.replace('_', ' ')}"
         if not is_without_data:
             self.end_worker()
         worker = self._worker_without_data() if is_without_data else self._worker()
+        # Ranks play off together; all other questions are answered by one process alone.
+        place = self._place() if kind == "playoff" else {}
         try:
-            # Ranks play off together; all other questions are answered by one process alone.
-            place = self._place() if kind == "playoff" else {}
             answer = worker.ask({"kind": kind, "spec": json.loads(spec_json), **place}, timeout_s=timeout_s)["answer"]
         except WorkerTimeoutError:
             answer = {"failure": f"{what} was not finished after {timeout_s:g} s; stopped"}
         except WorkerDiedError as error:
             answer = {"failure": f"{error} during {what}"}
-        if not is_without_data:
+        if not is_without_data and not place:
             self.end_worker()
         return json.dumps(answer)
 

@@ -73,11 +73,20 @@ class MemoryTimeline:
         Raises:
             ValueError: The policy's micro-batch size lies outside of those traced, or an action was not traced.
         """
+        return int(self.highest_bytes(policy).max())
+
+    def highest_bytes(self, policy: RecomputePolicy) -> npt.NDArray[np.int64]:
+        """Most bytes alive within each moment of a step, and within its update; shape (num_moments + 1,).
+
+        Raises:
+            ValueError: As `peak_bytes`.
+        """
         step = self._step(policy)
         stretches = self._placed(step, policy)
         alive = np.cumsum(stretches[_DELTA])
-        highest = int((alive - stretches[_DELTA] + stretches[_RISE]).max())
-        return step.profile.static_bytes + max(highest, int(alive[-1]) + step.profile.update.rise_bytes)
+        highest: _Array = alive - stretches[_DELTA] + stretches[_RISE]
+        highest[-1] = alive[-1] + step.profile.update.rise_bytes
+        return highest + step.profile.static_bytes
 
     def flops(self, policy: RecomputePolicy) -> tuple[int, int]:
         """FLOPs of an optimizer step: what plain training takes, and what rebuilds add to it."""

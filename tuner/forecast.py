@@ -94,6 +94,7 @@ def make_forecast(
     dry_run_peaks: DryRunPeaks,
     is_compiled: bool = False,
     strategy: Strategy = "none",
+    num_ranks: int | None = None,
     cut: PipelineCut | None = None,
     inspection: ModelInspection | None = None,
     is_on_cpu: bool = True,
@@ -106,6 +107,7 @@ def make_forecast(
     Args:
         dry_run: Of a process that trains alone, whatever the strategy.
         strategy: How the ranks of a trial work together; decides what one of them holds.
+        num_ranks: Those that ``strategy`` divides over; None for the search's own.
         cut: Where a pipeline cuts the model.
         inspection: Knows how fast copies to the host are.
         is_on_cpu: Trials run on a CPU, whose collectives copy what they send.
@@ -141,7 +143,7 @@ def make_forecast(
             ranked_profile(
                 profile,
                 strategy,
-                choices.data_parallel_degree,
+                num_ranks or choices.data_parallel_degree,
                 reshards=reshard is not False,
                 copies=is_on_cpu,
             )

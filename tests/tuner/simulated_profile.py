@@ -16,7 +16,8 @@ def step_profile(micro_batch_size: int, *, accumulates: bool) -> StepProfile:
     """One micro-batch of the simulated model."""
     cells = tuple(_cell(action, micro_batch_size, accumulates) for action in KEPT_BYTES)
     blocks = tuple(range(NUM_BLOCKS))
-    of_list = ListProfile("h", blocks, (0,) * NUM_BLOCKS, cells, (PARAMETERS // 4,) * NUM_BLOCKS)
+    parameters, gradients = (PARAMETERS // 4,) * NUM_BLOCKS, (GRADIENTS // NUM_BLOCKS,) * NUM_BLOCKS
+    of_list = ListProfile("h", blocks, (0,) * NUM_BLOCKS, cells, parameters, gradients)
     moments = [Moment("forward", list_index=0, call=call) for call in blocks]
     moments += [Moment("backward", list_index=0, call=call) for call in reversed(blocks)]
     return StepProfile(micro_batch_size, accumulates, STATIC_BYTES, tuple(moments), (of_list,), Stretch(-GRADIENTS, 0))

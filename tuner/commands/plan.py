@@ -14,7 +14,6 @@ from rich.text import Text
 
 from runners.trial import DryRunResult, DryRunSpec, InspectionSpec, ModelInspection
 from search_spaces.policy import RecomputePolicy
-from search_spaces.ranked_profile import ranked_profile
 from tuner import assemble
 from tuner.config import SearchConfig
 from tuner.config_file import load_search_file
@@ -104,7 +103,8 @@ def _plan(
         choices=choices,
         cap_bytes=cap_bytes,
         device_memory_bytes=device_bytes,
-        num_shards=options.num_shards,
+        strategy=config.runner.strategy,
+        num_ranks=config.runner.data_parallel_degree,
         times=None if results is None else study_times(results, config, inspection, choices),
         is_for_cpu=config.runner.device == "cpu",
     )
@@ -117,10 +117,9 @@ def _plan(
         with _at_work(f"running {len(policies)} placements on fake tensors, one by one"):
             return inspector.dry_run(assemble.dry_run_spec(config, policies=policies)).peaks_bytes
 
-    if options.num_shards > 1 or config.runner.strategy == "none":
-        plan = make_plan(request, dry_run, dry_run_peaks)
-        return plan.model_copy(update={"notes": (*_compiler_notes(config), *plan.notes)})
-    return _plan_for_ranks(config, request, dry_run, dry_run_peaks)
+    request, notes = _for_ranks(request, options, dry_run)
+    plan = make_plan(request, dry_run, dry_run_peaks)
+    return plan.model_copy(update={"notes": (*_compiler_notes(config), *notes, *plan.notes)})
 
 
 def _compiler_notes(config: SearchConfig) -> Iterator[str]:
@@ -131,25 +130,23 @@ def _compiler_notes(config: SearchConfig) -> Iterator[str]:
         )
 
 
-def _plan_for_ranks(
-    config: SearchConfig, request: PlanRequest, dry_run: DryRunResult, dry_run_peaks: DryRunPeaks
-) -> Plan:
-    """The plan of one of the ranks that search.yaml asks for."""
-    strategy, degree = config.runner.strategy, config.runner.data_parallel_degree
-    profile = dry_run.profile
-    cut = request.inspection.pipeline_cut
+def _for_ranks(
+    request: PlanRequest, options: PlanOptions, dry_run: DryRunResult
+) -> tuple[PlanRequest, tuple[str, ...]]:
+    """The request for the ranks that are asked for, and what is to be said of them."""
+    strategy, cut = request.strategy, request.inspection.pipeline_cut
+    if options.num_shards > 1:
+        return replace(request, strategy="fsdp2", num_ranks=options.num_shards), ()
     if cut is not None:
         note = f"Predicted for {cut.num_stages} stages of a pipeline; each peak is that of the worst stage."
-    elif profile is None or profile.refusal is not None:
+        return request, (note,)
+    if strategy != "none" and dry_run.profile is not None and dry_run.profile.refusal is not None:
         note = f"Predicted for one process that trains alone: what {strategy} adds or divides is not in the peaks."
-    else:
-        reshards = request.choices.reshard_choices[0] is not False
-        ranked = ranked_profile(profile, strategy, degree, reshards=reshards, copies=request.is_for_cpu)
-        dry_run = dry_run.model_copy(update={"profile": ranked})
-        estimate = "gradient buckets are added" if strategy == "ddp" else "what is gathered and sent is counted"
-        note = f"Predicted for one of {degree} ranks under {strategy}; {estimate}."
-    plan = make_plan(request, dry_run, dry_run_peaks)
-    return plan.model_copy(update={"notes": (note, *plan.notes)})
+        return replace(request, strategy="none", num_ranks=1), (note,)
+    if strategy == "ddp":
+        note = f"Predicted for one of {request.num_ranks} ranks under ddp; gradient buckets are added."
+        return request, (note,)
+    return request, ()
 
 
 def _device_memory(text: str | None) -> int | None:

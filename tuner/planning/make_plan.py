@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from runners.parallel.records import Strategy
 from runners.trial import DryRunResult, ModelInspection, TrialStatus
 from search_spaces.choices import SearchChoices
 from search_spaces.memory_profile import MemoryProfile
 from search_spaces.memory_timeline import MemoryTimeline
 from search_spaces.policy import RecomputePolicy
-from search_spaces.sharded_profile import gathered_bytes, sharded_profile
+from search_spaces.ranked_profile import ranked_profile
 from tuner.forecast import DryRunPeaks
+from tuner.planning.divided_memory import divided_memory
 from tuner.planning.plain_memory import PlainMemory, plain_memory
 from tuner.planning.plan import (
     LargestMicroBatch,
@@ -45,7 +47,8 @@ class PlanRequest:
 
     Attributes:
         device_memory_bytes: None where it is not known and not needed.
-        num_shards: Ranks that share parameters, gradients and optimizer states.
+        strategy: How the ranks that are planned for work together.
+        num_ranks: Those ranks; one is planned for.
         times: None without an earlier study.
         is_for_cpu: The device is a CPU, whose kernels the dry run stands for.
     """
@@ -55,9 +58,15 @@ class PlanRequest:
     choices: SearchChoices
     cap_bytes: int
     device_memory_bytes: int | None
-    num_shards: int
+    strategy: Strategy
+    num_ranks: int
     times: StudyTimes | None
     is_for_cpu: bool
+
+    @property
+    def num_shards(self) -> int:
+        """Ranks that share parameters, gradients and optimizer states."""
+        return self.num_ranks if self.strategy == "fsdp2" else 1
 
 
 def make_plan(request: PlanRequest, dry_run: DryRunResult, dry_run_peaks: DryRunPeaks) -> Plan:
@@ -88,16 +97,17 @@ def make_plan(request: PlanRequest, dry_run: DryRunResult, dry_run_peaks: DryRun
         )
         return whole.plan(predictor, profile, None)
     if profile.refusal is None:
-        divided = sharded_profile(profile, request.num_shards)
         predictor = stretches_predictor(
             request.choices,
-            dry_run.model_copy(update={"profile": divided}),
+            dry_run,
             request.times,
             cap_bytes=request.cap_bytes,
             tokens=request.inspection.tokens_per_sample,
+            strategy=request.strategy,
+            num_ranks=request.num_ranks,
+            is_on_cpu=request.is_for_cpu,
         )
-        memory = _Memory(profile, divided, request.num_shards)
-        return whole.plan(predictor, profile, memory)
+        return whole.plan(predictor, profile, _Memory(profile, request))
     if request.num_shards > 1:
         raise NotPredictableError(
             f"--shard is {request.num_shards}, which takes peaks added up from single blocks, and this model allows "
@@ -119,24 +129,29 @@ def make_plan(request: PlanRequest, dry_run: DryRunResult, dry_run_peaks: DryRun
     return whole.plan(listed, profile, None)
 
 
-@dataclass(frozen=True)
 class _Memory:
-    """Profiles before and after dividing states over ranks."""
+    """What one rank holds without recompute."""
 
-    profile: MemoryProfile
-    divided: MemoryProfile
-    num_shards: int
+    def __init__(self, profile: MemoryProfile, request: PlanRequest) -> None:
+        self._choices = request.choices
+        self._is_divided = request.num_shards > 1
+        self._alone = MemoryTimeline(profile)
+        self._ranked = MemoryTimeline(
+            ranked_profile(
+                profile,
+                request.strategy,
+                request.num_ranks,
+                reshards=request.choices.reshard_choices[0] is not False,
+                copies=request.is_for_cpu,
+            )
+        )
 
     def plain(self, micro_batch_size: int) -> tuple[PlainMemory, int | None]:
         """What memory is made of, and how much of it is whole although it is divided; None where nothing is."""
-        parts = plain_memory(MemoryTimeline(self.divided), micro_batch_size)
-        if self.num_shards == 1:
-            return parts, None
-        gathered = gathered_bytes(MemoryTimeline(self.profile).step_profile(micro_batch_size), self.profile)
-        # The divided profile holds it among what is alive from the start, and takes it off again in the update.
-        if parts.in_update:
-            return replace(parts, others=parts.others - gathered, activations=parts.activations + gathered), 0
-        return replace(parts, others=parts.others - gathered), gathered
+        if not self._is_divided:
+            return plain_memory(self._ranked, micro_batch_size), None
+        batch = self._choices.batch(micro_batch_size)
+        return divided_memory(self._alone, self._ranked, self._choices.policy(batch, self._choices.plain_placements))
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def _highest_moment(timeline: MemoryTimeline, step: StepProfile) -> tuple[int, i
     alive = gradients = 0
     highest, gradients_then = 0, 0
     for moment in step.moments:
-        stretch = _plain_stretch(timeline, step, moment)
+        stretch = plain_stretch(timeline, step, moment)
         if alive + stretch.rise_bytes > highest:
             highest, gradients_then = alive + stretch.rise_bytes, gradients
         alive += stretch.delta_bytes
@@ -67,7 +67,8 @@ def _highest_moment(timeline: MemoryTimeline, step: StepProfile) -> tuple[int, i
     return highest, gradients_then, False
 
 
-def _plain_stretch(timeline: MemoryTimeline, step: StepProfile, moment: Moment) -> Stretch:
+def plain_stretch(timeline: MemoryTimeline, step: StepProfile, moment: Moment) -> Stretch:
+    """What runs in a moment of a step without recompute."""
     if moment.stretch is not None:
         return moment.stretch
     assert moment.list_index is not None, "a moment is fixed or a block's"

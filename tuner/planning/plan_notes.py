@@ -45,10 +45,10 @@ def _about_peaks(plan: Plan, refusal: str | None) -> str:
 
 def _about_shards(num_shards: int) -> str:
     return (
-        f"Predicted for one of {num_shards} ranks. Counted: its share of parameters, gradients and optimizer states; "
-        "activations, buffers and inputs whole; the parameters of two neighbouring blocks and the gradients of the "
-        "largest one whole, while they are gathered and reduced. Not counted: padding of shards, the collectives' own "
-        "buffers and time, copies in another precision, and what an allocator adds."
+        f"Predicted for one of {num_shards} ranks under fsdp2. Counted: its share of parameters, gradients and "
+        "optimizer states; activations, buffers and inputs whole; parameters while they are gathered and gradients "
+        "until they are reduced, block by block. Not counted: padding of shards, the time that ranks take to send, "
+        "copies in another precision, and what an allocator adds."
     )
 
 

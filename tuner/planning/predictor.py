@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from runners.parallel.records import PipelineCut
+from runners.parallel.records import PipelineCut, Strategy
 from runners.trial import DryRunResult
 from search_spaces.choices import SearchChoices
 from search_spaces.memory_timeline import MemoryTimeline
@@ -108,10 +108,22 @@ def stretches_predictor(
     *,
     cap_bytes: int,
     tokens: float | None,
+    strategy: Strategy = "none",
+    num_ranks: int = 1,
+    is_on_cpu: bool = True,
     cut: PipelineCut | None = None,
 ) -> Predictor:
-    """For a model whose peaks are added up from traced stretches; ``cut`` is where a pipeline cuts it."""
-    forecast = make_forecast(choices, dry_run, cap_bytes=cap_bytes, dry_run_peaks=_no_dry_runs, cut=cut)
+    """For a model whose peaks are added up from traced stretches; the further arguments are `make_forecast`'s."""
+    forecast = make_forecast(
+        choices,
+        dry_run,
+        cap_bytes=cap_bytes,
+        dry_run_peaks=_no_dry_runs,
+        strategy=strategy,
+        num_ranks=num_ranks,
+        is_on_cpu=is_on_cpu,
+        cut=cut,
+    )
     assert forecast is not None, "there is a profile"
     timeline = MemoryTimeline(dry_run.profile) if dry_run.profile is not None else None
     return Predictor(forecast.proposer, timeline, times, tokens_per_sample=tokens)
