@@ -15,6 +15,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from runners.cluster_nodes import CPU, GPU
 from runners.code_package import CodePackage
 from runners.parallel.records import RankSpec
+from runners.proof.limits import ProofLimits
 from runners.ray_agents import NodeAgent
 from runners.ray_rank_watch import RankFailure, RankPlace, watch_ranks
 from runners.release import release_digest
@@ -95,8 +96,8 @@ class RankTeam:
         self._places: list[RankPlace] = []
         self._others: list[dict[str, str]] = []
         self._has_joined = False
-        #: By workload: the largest micro-batch at which the plain model may fit.
-        self._plain_limits: dict[str, int] = {}
+        #: By workload: what its proofs are known not to fit beyond.
+        self._proof_limits: dict[str, ProofLimits] = {}
 
     def introduce(self) -> dict[str, str]:
         """As `NodeAgent.introduce`, once every rank has its place; a rank with other code of ours speaks for all."""
@@ -127,18 +128,18 @@ class RankTeam:
     def run(self, spec_json: str) -> str:
         """As `WorkerAgent.run`; the reason of a failure begins with the rank that had it.
 
-        Where the plain model does not fit at the micro-batch at which a policy is to be proven, the trial begins anew
-        with a smaller one for that: ranks of which one has run out of memory cannot agree on it any more.
+        Where a proof does not fit, the trial begins anew with less of it: ranks of which one has run out of memory
+        cannot agree on that any more.
         """
         spec = TrialSpec.model_validate_json(spec_json)
         workload = spec.workload.model_dump_json()
         while True:
-            limited = spec.model_copy(update={"plain_limit": self._plain_limits.get(workload)})
-            watched = self._run_on_all(limited)
-            if not isinstance(watched, RankFailure) or watched.plain_out_of_memory_at is None:
+            limits = self._proof_limits.get(workload, spec.proof_limits)
+            watched = self._run_on_all(spec.model_copy(update={"proof_limits": limits}))
+            if not isinstance(watched, RankFailure) or watched.tighter_limits is None:
                 break
             self._end_workers()
-            self._plain_limits[workload] = watched.plain_out_of_memory_at - 1
+            self._proof_limits[workload] = watched.tighter_limits
         if isinstance(watched, RankFailure):
             self._end_workers()
             return failed_trial(spec, watched.status, watched.reason, detail=watched.detail).model_dump_json()
@@ -229,7 +230,7 @@ def _failure_of_run(rank: int, answer: str) -> RankFailure | None:
         f"rank {rank}: {result.reason}",
         detail=result.detail,
         has_died=outcome.has_died,
-        plain_out_of_memory_at=outcome.plain_out_of_memory_at,
+        tighter_limits=outcome.tighter_limits,
     )
 
 

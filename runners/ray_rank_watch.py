@@ -11,6 +11,7 @@ import ray
 
 from runners.cluster_nodes import node_answers
 from runners.parallel.records import WaitingPlace
+from runners.proof.limits import ProofLimits
 from runners.trial import FailureStatus, TrialStatus
 
 #: Seconds between two looks at the clock while ranks run.
@@ -28,7 +29,7 @@ class RankFailure:
     Attributes:
         reason: One line that begins with the rank.
         has_died: Its process ended without an answer: what its peers say then is a consequence.
-        plain_out_of_memory_at: As in a `RankOutcome`.
+        tighter_limits: As in a `RankOutcome`.
     """
 
     rank: int
@@ -36,7 +37,7 @@ class RankFailure:
     reason: str
     detail: str | None = None
     has_died: bool = False
-    plain_out_of_memory_at: int | None = None
+    tighter_limits: ProofLimits | None = None
 
     @property
     def explains_itself(self) -> bool:

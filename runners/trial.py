@@ -10,6 +10,7 @@ from pydantic import Field
 
 from runners.measure.copy_times import HostCopies, PlainForward
 from runners.parallel.records import Communication, PipelineCut, Strategy
+from runners.proof.limits import ProofLimits
 from runners.record import Record
 from search_spaces.choices import SearchChoices
 from search_spaces.memory_profile import MemoryProfile
@@ -214,8 +215,7 @@ class TrialSpec(Record):
         memory_cap_bytes: Enforced on devices that can limit an allocator; None leaves the device open.
         timing_budget_s: Wall time of the counted steps after which those that were taken must do, ``min_steps`` at
             least; None measures until the figure is steady.
-        plain_limit: Largest micro-batch at which the plain model is run for the proof; None begins with the policy's
-            own. Set by who speaks for several ranks, which cannot find it out together.
+        proof_limits: Set by who speaks for several ranks, which cannot find them out together.
     """
 
     trial_number: int
@@ -226,7 +226,7 @@ class TrialSpec(Record):
     memory_cap_bytes: int | None = None
     timing_budget_s: float | None = None
     timeout_s: float | None = None
-    plain_limit: int | None = None
+    proof_limits: ProofLimits = ProofLimits()
 
 
 class MemoryByKind(Record):

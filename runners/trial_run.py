@@ -49,10 +49,6 @@ class TrialRun:
         self._session = session
         self._start = start
 
-    @property
-    def plain_out_of_memory_at(self) -> int | None:
-        return self._session.prover.plain_out_of_memory_at
-
     def run(self) -> TrialResult:
         if self._policy.compile is None:
             self._prepare_proof()

@@ -32,6 +32,7 @@ from runners.parallel.ranks import ALONE, RankGroup, join_ranks
 from runners.parallel.records import RankSpec
 from runners.playoff_run import run_playoff
 from runners.process_state import ProcessState
+from runners.proof.limits import ProofLimits
 from runners.proof.randomness import seed_everything
 from runners.rig import Rig
 from runners.step_timeline.records import StepTimeline, StepTimelineSpec
@@ -74,7 +75,7 @@ class TrialWorker:
 
     Attributes:
         left_by_inspection: What the last inspection changed in the process for good; None where nothing.
-        plain_out_of_memory_at: As `Prover.plain_out_of_memory_at`, of the last trial.
+        tighter_limits: As `Prover.tighter_limits`, of the last trial.
     """
 
     def __init__(self) -> None:
@@ -82,7 +83,7 @@ class TrialWorker:
         self._ranks: RankGroup | None = None
         self._dry_run: tuple[WorkloadSpec, DryRun] | None = None
         self.left_by_inspection: str | None = None
-        self.plain_out_of_memory_at: int | None = None
+        self.tighter_limits: ProofLimits | None = None
 
     def inspect(self, spec: InspectionSpec) -> ModelInspection:
         """Builds the model once and says what it is made of.
@@ -192,12 +193,12 @@ class TrialWorker:
         trial: TrialRun | None = None
         try:
             session = self._session_for(spec.workload, spec.policy.batch, rank)
-            session.prover.plain_limit = spec.plain_limit
+            session.prover.limits = spec.proof_limits
             trial = TrialRun(spec, session, start)
             with session.device.memory_limit(spec.memory_cap_bytes):
                 return trial.run()
         except Exception as error:  # noqa: BLE001  # the one place where a crash becomes a result
-            self.plain_out_of_memory_at = None if trial is None else trial.plain_out_of_memory_at
+            self.tighter_limits = None if self._session is None else self._session.prover.tighter_limits
             rig = trial.rig if trial is not None else None
             model, region = (None, None) if rig is None else (rig.model, rig.phases.last_recomputed_region)
             reason, detail = explain_error(error, model, region)

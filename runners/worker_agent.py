@@ -10,6 +10,7 @@ from typing import Any
 
 from runners.base import RunnerError, WorkloadError
 from runners.parallel.records import RankSpec, WaitingPlace
+from runners.proof.limits import ProofLimits
 from runners.record import Record
 from runners.stack_place import read_place
 from runners.trial import (
@@ -31,13 +32,13 @@ class RankOutcome(Record):
     Attributes:
         has_died: Its process ended without an answer.
         is_warm: Its process can run another trial, as the same rank.
-        plain_out_of_memory_at: Micro-batch at which the plain model, run for the proof, did not fit; None otherwise.
+        tighter_limits: Those with which the trial may begin anew, where its proof ran out of memory; None otherwise.
     """
 
     result: TrialResult
     has_died: bool
     is_warm: bool
-    plain_out_of_memory_at: int | None = None
+    tighter_limits: ProofLimits | None = None
 
 
 class WorkerAgent:
@@ -97,20 +98,21 @@ class WorkerAgent:
     def run_as_rank(self, spec_json: str) -> str:
         """Runs this rank's part of a trial and answers with a `RankOutcome` as JSON; never raises either.
 
-        Whoever speaks for all ranks watches the time, since only together do they tell who is late; and ends the workers
-        where one of them is not warm. Were this one ended at once, its peers would fail for that, or die of it.
+        Whoever speaks for all ranks watches the time, since only together do they tell who is late; and ends the
+        workers where one of them is not warm. Were this one ended at once, its peers would fail for that, or die of it.
         """
         return self._run(TrialSpec.model_validate_json(spec_json), timeout_s=None).model_dump_json()
 
     def _run(self, spec: TrialSpec, *, timeout_s: float | None) -> RankOutcome:
         has_died = is_clean = False
-        plain_out_of_memory_at: int | None = None
+        tighter_limits: ProofLimits | None = None
         try:
             request = {"kind": "run", "spec": spec.model_dump(mode="json"), **self._place()}
             answer = self._worker().ask(request, timeout_s=timeout_s)
             result = TrialResult.model_validate(answer["result"])
             is_clean = result.status is TrialStatus.COMPLETED and answer["unclean_reason"] is None
-            plain_out_of_memory_at = answer["plain_out_of_memory_at"]
+            if answer["tighter_limits"] is not None:
+                tighter_limits = ProofLimits.model_validate(answer["tighter_limits"])
         except WorkerTimeoutError:
             result = failed_trial(spec, TrialStatus.TIMED_OUT, f"not finished after {timeout_s:g} s; stopped")
         except WorkerDiedError as error:
@@ -119,7 +121,7 @@ class WorkerAgent:
             result=result,
             has_died=has_died,
             is_warm=is_clean and not self._process_per_trial,
-            plain_out_of_memory_at=plain_out_of_memory_at,
+            tighter_limits=tighter_limits,
         )
 
     def ask(self, kind: QuestionKind, spec_json: str, timeout_s: float | None) -> str:

@@ -63,10 +63,11 @@ def _answer(worker: Any, request: dict[str, Any]) -> dict[str, Any]:
         return {"inspection": inspection.model_dump(mode="json"), "unclean_reason": worker.left_by_inspection}
     if request["kind"] == "run":
         result = worker.run(TrialSpec.model_validate(request["spec"]), **place)
+        limits = worker.tighter_limits
         return {
             "result": result.model_dump(mode="json"),
             "unclean_reason": worker.unclean_reason(),
-            "plain_out_of_memory_at": worker.plain_out_of_memory_at,
+            "tighter_limits": None if limits is None else limits.model_dump(mode="json"),
         }
     answer = getattr(worker, request["kind"])(_QUESTIONS[request["kind"]].model_validate(request["spec"]), **place)
     return {"answer": answer.model_dump(mode="json")}

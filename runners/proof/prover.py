@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from runners.devices.base import Device
 from runners.parallel.division import division_key
@@ -18,8 +19,10 @@ from runners.proof.compare import (
     split_tolerance,
 )
 from runners.proof.compiled_baseline import CompiledBaseline, compiled_baseline
+from runners.proof.limits import ProofLimits
+from runners.proof.partly_plain import partly_plain
 from runners.proof.setup import ProofSetup
-from runners.proof.split_proof import SplitProof
+from runners.proof.split_proof import SplitFinding, SplitProof
 from runners.proof.training_record import TrainingRecord, record_training
 from runners.rig import Rig
 from runners.trial import Verdict, Verification, WorkloadSpec
@@ -32,15 +35,21 @@ NUM_STEPS = 3
 _MAX_ACCUMULATION = 2
 #: A baseline that differs from itself by more than this share proves nothing about others.
 _USELESS_NOISE = 0.05
+_NOTHING_FITS = "nothing fits that the policy could be compared with, not even one block kept plain at one sample"
 
 
 @dataclass(frozen=True)
 class _Baseline:
-    """The plain model's run at one micro-batch size, and how far it is from itself when repeated."""
+    """The plain model's run at one micro-batch size, and how far it is from itself when repeated.
+
+    Attributes:
+        others: Where the plain model does not fit: this run and each of these has another part of the blocks plain.
+    """
 
     micro_batch_size: int
     batches: list[list[dict[str, Any]]]
     record: TrainingRecord
+    others: tuple[TrainingRecord, ...]
     noise: float
     streams_repeat: bool
     doubt: str | None
@@ -50,9 +59,9 @@ class Prover:
     """Proofs for one workload on one device.
 
     Attributes:
-        plain_limit: Largest micro-batch at which the plain model is run; None begins with a policy's own.
-        plain_out_of_memory_at: Micro-batch at which it did not fit although it was run by several ranks, which cannot
-            go on together then; None where it did.
+        limits: What it leaves out.
+        tighter_limits: Those to begin anew with where one of several ranks has run out of memory, which cannot go on
+            together then; None where none has.
     """
 
     def __init__(
@@ -66,23 +75,26 @@ class Prover:
     ) -> None:
         self._setup = ProofSetup(workload, spec, device, ranks)
         self._ranks = ranks
-        self.plain_limit: int | None = None
-        self.plain_out_of_memory_at: int | None = None
+        self.limits = ProofLimits()
+        self.tighter_limits: ProofLimits | None = None
         self._split_proof = SplitProof(self._setup, global_batch_size=global_batch_size)
-        self._baselines: dict[tuple[int, int, str], _Baseline] = {}
+        self._baselines: dict[tuple[int, int, int, str], _Baseline] = {}
         self._compiled: dict[tuple[int, int], CompiledBaseline] = {}
 
     def prepare(self, policy: RecomputePolicy) -> None:
         """Runs the plain model as far as `verify` will need it, so that this takes no part in a trial's memory."""
         baseline = self._baseline_for(policy)
-        if policy.compile is not None and baseline.doubt is None:
+        if baseline is None:
+            return
+        if policy.compile is not None and baseline.doubt is None and not baseline.others:
             self._compiled_baseline(policy, baseline)
         if self._is_divided(policy):
-            self._split_proof.finding(policy, plain_limit=self.plain_limit)
+            self._split_finding(policy)
 
-    def plain_micro_batch(self, policy: RecomputePolicy) -> dict[str, Any]:
-        """A micro-batch at which the plain model was run; `prepare` comes before."""
-        return self._baseline_for(policy).batches[0][0]
+    def plain_micro_batch(self, policy: RecomputePolicy) -> dict[str, Any] | None:
+        """A micro-batch at which the plain model was run, None where it does not fit; `prepare` comes before."""
+        baseline = self._baseline_for(policy)
+        return None if baseline is None or baseline.others else baseline.batches[0][0]
 
     def _is_divided(self, policy: RecomputePolicy) -> bool:
         return policy.batch.gradient_accumulation_steps * self._ranks.size > 1
@@ -96,12 +108,9 @@ class Prover:
             Exception: Whatever the model raises under the policy; the caller knows what that means for a trial.
         """
         baseline = self._baseline_for(policy)
-        reference = f"the model as given, without a policy, at micro-batch {baseline.micro_batch_size}"
-        if self._ranks.size > 1:
-            reference += f", {self._setup.spec.strategy} on {self._ranks.size} ranks"
-        if baseline.micro_batch_size != policy.batch.micro_batch_size:
-            reference += ", the largest at which it fits"
-        reference += _in_words(_length_of_each_step(self._setup))
+        if baseline is None:
+            return Verification(verdict=Verdict.UNVERIFIED, reason=_NOTHING_FITS, recompute_verdict=Verdict.UNVERIFIED)
+        reference = self._reference(baseline, policy)
         if baseline.doubt is not None:
             recompute = Verification(
                 verdict=Verdict.UNVERIFIED,
@@ -111,6 +120,12 @@ class Prover:
             )
             return self._with_split(recompute, policy)
         expected, allowed = baseline.record, recompute_tolerance(baseline.record.dtype, baseline.noise)
+        if policy.compile is not None and baseline.others:
+            return Verification(
+                verdict=Verdict.UNVERIFIED,
+                reason="the plain model does not fit, and compiled code is compared with nothing else",
+                recompute_verdict=Verdict.UNVERIFIED,
+            )
         if policy.compile is not None:
             compiled = self._compiled_baseline(policy, baseline)
             if not compiled.is_faithful:
@@ -121,10 +136,8 @@ class Prover:
         record = record_training(
             rig.step, baseline.batches, device=self._setup.device, dtype=baseline.record.dtype, ranks=self._ranks
         )
-        difference = compare_records(expected, record)
-        if difference.relative_error <= allowed and baseline.streams_repeat:
-            difference = compare_streams(expected, record) or difference
-        difference = self._worst(difference)
+        of_each = [self._difference(each, record, baseline, allowed) for each in (expected, *baseline.others)]
+        difference = self._worst(max(of_each, key=lambda difference: difference.relative_error))
         record.close()
         verdict = Verdict.MATCH if difference.relative_error <= allowed else Verdict.MISMATCH
         noise_note = f"the baseline repeats itself only to {baseline.noise:.1g}" if baseline.noise > 0 else None
@@ -140,11 +153,43 @@ class Prover:
         )
         return self._with_split(recompute, policy)
 
+    def _reference(self, baseline: _Baseline, policy: RecomputePolicy) -> str:
+        ranks = f", {self._setup.spec.strategy} on {self._ranks.size} ranks" if self._ranks.size > 1 else ""
+        at = f"at micro-batch {baseline.micro_batch_size}{ranks}"
+        lengths = _in_words(_length_of_each_step(self._setup))
+        if baseline.others:
+            num_runs = 1 + len(baseline.others)
+            return (
+                f"{num_runs} runs of the model {at}, in each of which another part of the blocks is plain and all "
+                f"others are recomputed, since it does not fit as given{lengths}"
+            )
+        is_smaller = baseline.micro_batch_size != policy.batch.micro_batch_size
+        largest = ", the largest at which it fits" if is_smaller else ""
+        return f"the model as given, without a policy, {at}{largest}{lengths}"
+
+    def _difference(
+        self, expected: TrainingRecord, record: TrainingRecord, baseline: _Baseline, allowed: float
+    ) -> Difference:
+        difference = compare_records(expected, record)
+        if difference.relative_error <= allowed and baseline.streams_repeat:
+            difference = compare_streams(expected, record) or difference
+        return difference
+
+    def _split_finding(self, policy: RecomputePolicy) -> SplitFinding:
+        try:
+            return self._split_proof.finding(policy, self.limits)
+        except Exception as error:
+            if self._ranks.size > 1 and self._setup.device.is_out_of_memory(error):
+                can_retreat = self._setup.is_low_precision and self.limits.split == "float32"
+                split: Literal["own_precision", "none"] = "own_precision" if can_retreat else "none"
+                self.tighter_limits = self.limits.model_copy(update={"split": split})
+            raise
+
     def _with_split(self, recompute: Verification, policy: RecomputePolicy) -> Verification:
         """Adds the finding on the division into micro-batches; the worse of the two decides."""
         if not self._is_divided(policy):
             return recompute
-        finding = self._split_proof.finding(policy, plain_limit=self.plain_limit)
+        finding = self._split_finding(policy)
         update: dict[str, Any] = {"split_verdict": finding.verdict}
         if recompute.verdict is Verdict.MATCH and finding.verdict is not Verdict.MATCH:
             update |= {
@@ -157,7 +202,8 @@ class Prover:
             }
         return recompute.model_copy(update=update)
 
-    def _baseline_for(self, policy: RecomputePolicy) -> _Baseline:
+    def _baseline_for(self, policy: RecomputePolicy) -> _Baseline | None:
+        """None where nothing fits that the policy could be compared with."""
         # A pipeline is not filled by fewer micro-batches than it has stages.
         enough = max(_MAX_ACCUMULATION, self._ranks.size if self._setup.spec.strategy == "pipeline" else 0)
         accumulation = min(policy.batch.gradient_accumulation_steps, enough)
@@ -166,22 +212,51 @@ class Prover:
             size
             for size in range(policy.batch.micro_batch_size, 0, -1)
             if policy.batch.global_batch_size % (size * num_parts) == 0
-            and size <= (self.plain_limit or policy.batch.micro_batch_size)
         ]
+        limit = self.limits.plain_micro_batch
         for size in smaller:
-            try:
-                return self._baseline(size, accumulation, policy)
-            except Exception as error:
-                if size == smaller[-1] or not self._setup.device.is_out_of_memory(error):
-                    raise
-                if self._ranks.size > 1:
-                    self.plain_out_of_memory_at = size  # The other ranks wait for this one, or have failed as well.
-                    raise
-            self._setup.device.release_cached_memory()
-        raise AssertionError("a micro-batch of one sample divides every batch")
+            if limit is None or size <= limit:
+                baseline = self._attempt(size, accumulation, policy, (), {"plain_micro_batch": size - 1})
+                if baseline is not None:
+                    return baseline
+        num_runs = self.limits.num_parts
+        while placements := partly_plain(policy, num_runs):
+            baseline = self._attempt(smaller[-1], accumulation, policy, placements, {"num_parts": 2 * num_runs})
+            if baseline is not None:
+                return baseline
+            num_runs *= 2
+        return None
 
-    def _baseline(self, micro_batch_size: int, accumulation: int, policy: RecomputePolicy) -> _Baseline:
-        key = (micro_batch_size, accumulation, division_key(self._setup.spec.strategy, policy))
+    def _attempt(
+        self,
+        micro_batch_size: int,
+        accumulation: int,
+        policy: RecomputePolicy,
+        placements: Sequence[RecomputePolicy],
+        otherwise: Mapping[str, int],
+    ) -> _Baseline | None:
+        """None where it does not fit.
+
+        Args:
+            placements: Of the runs; one plain run where there are none.
+            otherwise: What changes in the limits where it does not fit.
+        """
+        try:
+            return self._baseline(micro_batch_size, accumulation, policy, placements)
+        except Exception as error:
+            if not self._setup.device.is_out_of_memory(error):
+                raise
+            if self._ranks.size > 1:
+                # The other ranks wait for this one, or have failed as well.
+                self.tighter_limits = self.limits.model_copy(update=otherwise)
+                raise
+        self._setup.device.release_cached_memory()
+        return None
+
+    def _baseline(
+        self, micro_batch_size: int, accumulation: int, policy: RecomputePolicy, placements: Sequence[RecomputePolicy]
+    ) -> _Baseline:
+        key = (micro_batch_size, accumulation, len(placements), division_key(self._setup.spec.strategy, policy))
         if key in self._baselines:
             return self._baselines[key]
         lengths = _length_of_each_step(self._setup)
@@ -192,7 +267,8 @@ class Prover:
             ]
             for step, length in enumerate(lengths)
         ]
-        record, repeated = self._plain_run(batches, policy), self._plain_run(batches, policy)
+        first, *others = placements or (None,)
+        record, repeated = self._plain_run(batches, policy, first), self._plain_run(batches, policy, first)
         difference = self._worst(compare_records(record, repeated))
         streams_repeat = not any_rank(self._ranks, compare_streams(record, repeated) is not None)
         repeated.close()
@@ -200,6 +276,7 @@ class Prover:
             micro_batch_size=micro_batch_size,
             batches=batches,
             record=record,
+            others=tuple(self._plain_run(batches, policy, each) for each in others),
             noise=difference.relative_error,
             streams_repeat=streams_repeat,
             # Losses and gradients are the first rank's to look at.
@@ -213,8 +290,11 @@ class Prover:
             self._compiled[key] = compiled_baseline(self._setup, policy, baseline.batches, baseline.record)
         return self._compiled[key]
 
-    def _plain_run(self, batches: list[list[dict[str, Any]]], policy: RecomputePolicy) -> TrainingRecord:
-        rig = self._setup.fresh_rig(divided_for=policy)
+    def _plain_run(
+        self, batches: list[list[dict[str, Any]]], policy: RecomputePolicy, placed: RecomputePolicy | None
+    ) -> TrainingRecord:
+        rig = self._setup.fresh_rig(divided_for=placed or policy)
+        rig.place(placed)
         self._setup.seed()
         dtype = self._setup.lowest_dtype(rig)
         return record_training(rig.step, batches, device=self._setup.device, dtype=dtype, ranks=self._ranks)

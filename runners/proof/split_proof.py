@@ -12,6 +12,7 @@ from runners.parallel.first_rank import FirstRankError, on_first_rank
 from runners.parallel.ranks import Ranks
 from runners.proof.batch_split import UnsplittableBatchError, split_batch
 from runners.proof.compare import Difference, compare_records, first_not_finite, split_tolerance
+from runners.proof.limits import ProofLimits
 from runners.proof.randomness import HOST_STREAMS, silenced, stream_digests
 from runners.proof.setup import ProofSetup
 from runners.proof.split_hint import explain_split
@@ -36,6 +37,10 @@ class SplitFinding:
     reason: str | None
 
 
+class _NothingFitsError(Exception):
+    """No part of the batch fits that could be divided, in one precision."""
+
+
 class SplitProof:
     """Compares one batch, whole and divided, with randomness silenced, and without a policy wherever that fits.
 
@@ -53,18 +58,19 @@ class SplitProof:
         self._global_batch_size = global_batch_size
         self._findings: dict[int, SplitFinding] = {}
 
-    def finding(self, policy: RecomputePolicy, *, plain_limit: int | None = None) -> SplitFinding:
+    def finding(self, policy: RecomputePolicy, limits: ProofLimits) -> SplitFinding:
         """Says what the division does; runs the comparison once for each size.
 
         Args:
             policy: Whose division it is. Its placement is in force only where the plain model does not fit.
-            plain_limit: Largest micro-batch at which several ranks can run the plain model; None where they can at
-                the policy's own.
+            limits: What several ranks cannot run.
         """
         size = policy.batch.micro_batch_size
+        if limits.split == "none":
+            return _no_proof("a rank runs out of memory where the division into micro-batches is compared")
         if size not in self._findings:
             lengths = self._setup.extreme_lengths()
-            attempt = _Attempt(replace(policy, compile=None, compile_memory_budget=None), plain_limit)
+            attempt = _Attempt(replace(policy, compile=None, compile_memory_budget=None), limits)
             findings = [self._find_at(length, attempt) for length in lengths]
             self._findings[size] = max(
                 findings, key=lambda found: (_GRAVITY[found.verdict], found.difference.relative_error)
@@ -72,13 +78,15 @@ class SplitProof:
         return self._findings[size]
 
     def _find_at(self, sequence_length: int | None, attempt: _Attempt) -> SplitFinding:
-        if self._setup.is_low_precision:
+        if self._setup.is_low_precision and attempt.limits.split == "float32":
             found = self._find_in(self._setup.in_float32(), sequence_length, attempt)
             if not isinstance(found, Exception):
                 return found
         found = self._find_in(self._setup, sequence_length, attempt)
         if not isinstance(found, Exception):
             return found
+        if isinstance(found, _NothingFitsError):
+            return _no_proof(str(found))
         text = " ".join(str(found).split())
         if not isinstance(found, FirstRankError):
             text = f"{type(found).__name__}: {text}"
@@ -101,7 +109,7 @@ class SplitProof:
             setup.device.release_cached_memory()
         if ranks.size == 1 or attempt.size == 1:
             alone = "no rank can hold the model alone, and " if ranks.size > 1 else ""
-            return _no_proof(f"{alone}no batch of more samples than one micro-batch fits that could be divided")
+            return _NothingFitsError(f"{alone}no batch of more samples than one micro-batch fits that could be divided")
         try:
             return _compare_among_ranks(setup, sequence_length, self._global_batch_size, attempt)
         except UnsplittableBatchError as error:
@@ -123,7 +131,7 @@ class _Attempt:
     """What is divided, and with what in force."""
 
     policy: RecomputePolicy
-    plain_limit: int | None
+    limits: ProofLimits
 
     @property
     def size(self) -> int:
@@ -138,7 +146,8 @@ class _Attempt:
         """What is in force on the parts: of several ranks all have to know that they fit, before any of them tries."""
         if ranks.size == 1:
             return placed
-        return None if self.plain_limit is None or size <= self.plain_limit else self.policy
+        limit = self.limits.plain_micro_batch
+        return None if limit is None or size <= limit else self.policy
 
 
 def _compare(

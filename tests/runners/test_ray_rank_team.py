@@ -72,6 +72,7 @@ class TestTwoRanks:
         assert (first.status, second.status) == (TrialStatus.COMPLETED, TrialStatus.COMPLETED)
         assert first.worker_pid == second.worker_pid
 
+    @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
     @pytest.mark.parametrize(
         ("how", "status", "reason"),
         [
@@ -81,19 +82,21 @@ class TestTwoRanks:
         ],
     )
     def test_the_rank_that_fails_is_named_and_the_next_trial_runs(
-        self, runner: RayRunner, trials: Trials, how: str, status: TrialStatus, reason: str
+        self, runner: RayRunner, trials: Trials, how: str, status: TrialStatus, reason: str, strategy: str
     ) -> None:
-        result = run(runner, spec_of(trials("ranks.py:failing", args={"how": how})))
+        result = run(runner, spec_of(trials("ranks.py:failing", args={"how": how}), strategy=strategy))
         assert result.status is status
         assert result.reason is not None
         assert result.reason.startswith(reason)
         assert run(runner, spec_of(trials("stack.py:plain", num_blocks=3))).status is TrialStatus.COMPLETED
 
-    def test_the_rank_that_hangs_is_named_with_its_line(self, runner: RayRunner, trials: Trials) -> None:
-        result = run(runner, spec_of(trials("ranks.py:failing", args={"how": "loop"}), timeout_s=40.0))
+    @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+    def test_the_rank_that_hangs_is_named_with_its_line(self, runner: RayRunner, trials: Trials, strategy: str) -> None:
+        spec = spec_of(trials("ranks.py:failing", args={"how": "loop"}), strategy=strategy, timeout_s=25.0)
+        result = run(runner, spec)
         assert result.status is TrialStatus.TIMED_OUT
         assert result.reason is not None
-        assert result.reason.startswith("rank 1: not finished after 40 s; it stands in resources.py line")
+        assert result.reason.startswith("rank 1: not finished after 25 s; it stands in resources.py line")
         assert "the other ranks wait for it" in result.reason
 
     def test_a_loss_that_differs_between_ranks_is_another_training(self, runner: RayRunner, trials: Trials) -> None:
@@ -118,3 +121,28 @@ class TestTwoRanks:
         assert "without a policy, at micro-batch 1, fsdp2 on 2 ranks, the largest at which it fits" in str(
             result.verification.reference
         )
+
+    @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+    def test_a_model_that_does_not_fit_plainly_is_proven_part_by_part(
+        self, runner: RayRunner, trials: Trials, strategy: str
+    ) -> None:
+        maker = trials("limited.py:few_plain", args={"most_plain": 1}, num_blocks=4)
+        result = run(runner, spec_of(maker, strategy=strategy))
+        assert (result.status, result.reason) == (TrialStatus.COMPLETED, None)
+        assert result.verification is not None
+        assert (result.verification.verdict, result.verification.reason) == (Verdict.MATCH, None)
+        assert str(result.verification.reference).startswith(
+            f"4 runs of the model at micro-batch 1, {strategy} on 2 ranks, in each of which another part of the blocks"
+        )
+        assert result.communication is not None
+        assert result.communication.all_gather.calls_added_by_recompute is None
+
+    @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+    def test_a_division_that_fits_in_the_models_own_precision_only_is_compared_in_it(
+        self, runner: RayRunner, trials: Trials, strategy: str
+    ) -> None:
+        maker = trials("limited.py:coarse_only", options={"dtype": "bfloat16"})
+        result = run(runner, spec_of(maker, strategy=strategy))
+        assert (result.status, result.reason) == (TrialStatus.COMPLETED, None)
+        assert result.verification is not None
+        assert (result.verification.verdict, result.verification.split_verdict) == (Verdict.MATCH, Verdict.MATCH)

@@ -18,7 +18,6 @@ from tuner import assemble
 from tuner.config import SearchConfig
 from tuner.config_file import load_search_file
 from tuner.console import EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_FEASIBLE, err_console, show, show_text
-from tuner.forecast import DryRunPeaks
 from tuner.interrupts import Interrupts
 from tuner.memory_size import describe_bytes, format_bytes, parse_memory_size
 from tuner.planning.make_plan import PlanRequest, make_plan

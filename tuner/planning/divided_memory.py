@@ -11,7 +11,7 @@ from tuner.planning.plain_memory import PlainMemory, plain_stretch
 
 
 def divided_memory(alone: MemoryTimeline, divided: MemoryTimeline, plain: RecomputePolicy) -> tuple[PlainMemory, int]:
-    """The parts, and the bytes beside them that are whole for a moment although they are divided; all add up to the peak.
+    """The parts, and what is whole beside them although it is divided, in bytes; all add up to the peak.
 
     Args:
         alone: Of a process that trains alone.
