@@ -12,10 +12,13 @@ from pydantic_core import ErrorDetails
 from search_spaces.yaml_nodes import KeyPath, dotted
 from search_spaces.yaml_words import quoted, read_word
 from tuner.config_checks import CONTRADICTIONS, Contradiction
-from tuner.config_schema import allowed_at, known_keys, required_below, sections_with, words_at
+from tuner.config_schema import allowed_at, known_keys, paths_by_name, required_below, words_at
 from tuner.config_suggestion import did_you_mean, nearest_name
 from tuner.config_url import redact_url
 from tuner.config_values import TAG_MARK
+
+#: From 0 to 1; more than is asked of a key of the same section.
+_SIMILARITY_ELSEWHERE = 0.8
 
 
 @dataclass(frozen=True)
@@ -66,12 +69,15 @@ def _unknown_key(path: KeyPath) -> str:
     known = known_keys(section)
     shown = dotted((*section, redact_url(key) if "://" in key else key))
     where = f"in {dotted(section)}" if section else "at the top level"
-    elsewhere = [dotted(found) for found in sections_with(key)]
-    if nearest_name(key, known) is None and elsewhere:
-        advice = f"; did you mean {elsewhere[0]}?"
-    else:
-        advice = did_you_mean(key, known) or "; remove it"
+    advice = did_you_mean(key, known) or _meant_elsewhere(key) or "; remove it"
     return f"{shown} is no known key; allowed {where}: {', '.join(known)}{advice}"
+
+
+def _meant_elsewhere(key: str) -> str:
+    """As `did_you_mean`, of the keys of other sections: what other programs have at the top level is often there."""
+    paths = paths_by_name()
+    near = nearest_name(key, paths, similarity=_SIMILARITY_ELSEWHERE)
+    return "" if near is None else f"; did you mean {dotted(paths[near])}?"
 
 
 def _advice(detail: ErrorDetails, path: KeyPath) -> str:

@@ -54,10 +54,13 @@ def required_below(path: KeyPath) -> tuple[KeyPath, ...]:
     )
 
 
-def sections_with(key: str) -> tuple[KeyPath, ...]:
-    """The paths at which a key of this name is known."""
-    found: list[KeyPath] = [(key,)] if key in known_keys(()) else []
-    return (*found, *((section, key) for section in known_keys(()) if key in known_keys((section,))))
+def paths_by_name() -> dict[str, KeyPath]:
+    """The path of each key at the top level or in a section; of names that stand twice, the first one's."""
+    paths: dict[str, KeyPath] = {key: (key,) for key in known_keys(())}
+    for section in known_keys(()):
+        for key in known_keys((section,)):
+            paths.setdefault(key, (section, key))
+    return paths
 
 
 def allowed_at(path: KeyPath) -> str:

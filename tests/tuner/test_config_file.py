@@ -219,6 +219,8 @@ class TestKeys:
                 "search: {memory_cap: 1GiB}",
                 "search.memory_cap is no known key; allowed in search: .*; did you mean memory_cap",
             ),
+            ("sequence_len: 8", "sequence_len is no known key; .*; did you mean batch.sequence_length"),
+            ("micro_batch_size: 2", "micro_batch_size is no known key; .*; did you mean batch.micro_batch_sizes"),
             ("search: {zzz: 1}", "search.zzz is no known key; allowed in search: num_trials, .*, seed; remove it"),
             ("'a b': 1", "'a b' is no known key"),
             ('"<list>": 1', "'<list>' is no known key"),

@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 
 from tuner.config import SearchConfig
-from tuner.config_schema import allowed_at, json_schema, known_keys, required_below, sections_with, words_at
+from tuner.config_schema import allowed_at, json_schema, known_keys, paths_by_name, required_below, words_at
 
 _DATA: dict[str, Any] = {
     "study": "x",
@@ -116,8 +116,9 @@ def test_what_is_allowed_is_said_in_words(path: tuple[str | int, ...], words: st
 def test_keys_and_words_are_known_by_place() -> None:
     assert known_keys(("tracking",)) == ("uri", "experiment")
     assert known_keys(("memory_cap",)) == ()
-    assert sections_with("factory") == (("model", "factory"), ("batch", "factory"))
-    assert sections_with("memory_cap") == (("memory_cap",),)
+    paths = paths_by_name()
+    assert paths["factory"] == ("model", "factory")
+    assert paths["memory_cap"] == ("memory_cap",)
     assert required_below(()) == (("model", "factory"), ("batch", "global_batch_size"), ("memory_cap",))
     assert words_at(("placement", "preserve_rng_state")) == ("true", "false", "search")
     assert words_at(("placement", "units")) == ("auto",)
