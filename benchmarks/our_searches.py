@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
-from tool_candidates import Candidate, NotRun, our_candidate
+from tool_candidates import Candidate, our_candidate
+from tool_contest import Deadline, OutOfTimeError, Work
+from tool_record import SearchNote
 
 from search_spaces.policy_file import load_policy
 from tuner.results_file import read_results
@@ -21,60 +23,76 @@ _ACTIONS = ["none", "attention", "mlp", "attention+mlp", "activation", "norm", "
 _COMPILED_ACTIONS = ["none", "block"]
 #: Of the compiler, tried in place of a placement.
 _BUDGETS = [0.75, 0.5, 0.25, 0.0]
+_INTERRUPTED = 130
 
 
-@dataclass(frozen=True)
-class OurSearches:
-    """What came of them.
-
-    Attributes:
-        time_s: Wall time of all of them together; not a number where none was run.
-        text: How they were run, for the page.
-    """
-
-    candidates: tuple[Candidate, ...]
-    failures: tuple[NotRun, ...]
-    time_s: float
-    text: str
-
-
-def searched(common: dict[str, Any], caps_bytes: Sequence[int], folder: Path, *, with_compiler: bool) -> OurSearches:
-    """Runs one study for the model as it is, one for compiled blocks; asks each for the fastest within each cap.
-
-    Args:
-        common: Sections of search.yaml that both have.
-        caps_bytes: Descending; the first one is that of the studies.
-    """
-    studies = [("as-it-is", {**common, "placement": {"actions": _ACTIONS}})]
-    if with_compiler:
+def our_searches(work: Work) -> dict[str, dict[str, Any]]:
+    """The search files by the names of their studies: one for the model as it is, one for compiled blocks."""
+    common = work.search_file()
+    searches = {"as-it-is": {**common, "placement": {"actions": _ACTIONS}}}
+    if work.with_compiler:
         model = {**common["model"], "compile": "blocks", "compile_memory_budget": _BUDGETS}
-        studies.append(("compiled", {**common, "model": model, "placement": {"actions": _COMPILED_ACTIONS}}))
-    candidates: dict[str, Candidate] = {}
-    failures: list[NotRun] = []
-    notes: list[str] = []
-    total_s = 0.0
-    for name, search in studies:
-        path = folder / f"{name}.yaml"
-        path.write_text(yaml.safe_dump({**search, "memory_cap": f"{caps_bytes[0]}B", "output_dir": str(folder)}))
-        start = time.monotonic()
-        exit_code = _tune("run", str(path))
-        elapsed_s = time.monotonic() - start
-        total_s += elapsed_s
-        if exit_code:
-            failures.append(NotRun(f"our search of {name}", f"`tune run` ended with exit code {exit_code}"))
-            continue
-        num_trials = len(read_results(folder / name / "results.json").trials)
-        notes.append(f"{name}: {num_trials} trials, {elapsed_s:.0f} s")
-        for cap in caps_bytes:
-            policy_file = folder / f"{name}-{cap}.yaml"
-            export = ("export", str(folder / name), "--format", "policy", "--memory-cap", f"{cap}B")
-            if _tune(*export, "-o", str(policy_file)) == 0:
-                policy = load_policy(policy_file)
-                candidates.setdefault(policy.key, our_candidate(policy))
-    text = f"Our searches, one for all caps each: {'; '.join(notes) or 'none'}."
-    return OurSearches(tuple(candidates.values()), tuple(failures), total_s, text)
+        searches["compiled"] = {**common, "model": model, "placement": {"actions": _COMPILED_ACTIONS}}
+    return searches
 
 
-def _tune(*arguments: str) -> int:
-    command = [sys.executable, "-m", "tuner", *arguments]
-    return subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
+def run_search(
+    name: str,
+    search: dict[str, Any],
+    cap_bytes: int,
+    folder: Path,
+    note: SearchNote,
+    save: Callable[[], None],
+    deadline: Deadline,
+) -> None:
+    """Runs one study, or goes on with it, and notes what came of it.
+
+    Raises:
+        OutOfTimeError: It was interrupted, and goes on in the next call.
+    """
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump({**search, "memory_cap": f"{cap_bytes}B", "output_dir": str(folder)}))
+    resume = ["--resume"] if (folder / name / "study.db").exists() else []
+    start = time.monotonic()
+    try:
+        exit_code = _run_until([*_TUNE, "run", str(path), *resume], deadline)
+    finally:
+        note.time_s += time.monotonic() - start
+        save()
+    if exit_code == _INTERRUPTED:
+        raise OutOfTimeError
+    note.is_over = True
+    if exit_code:
+        note.failure = f"`tune run` ended with exit code {exit_code}"
+    else:
+        note.num_trials = len(read_results(folder / name / "results.json").trials)
+    save()
+
+
+def exported(name: str, caps_bytes: Sequence[int], folder: Path) -> Iterator[Candidate]:
+    """The study's fastest policy within each cap, as `tune export` gives it; none where nothing fits."""
+    for cap in caps_bytes:
+        file = folder / f"{name}-{cap}.yaml"
+        if not file.exists():
+            export = ("export", str(folder / name), "--format", "policy", "--memory-cap", f"{cap}B", "-o", str(file))
+            # That nothing fits is an answer.
+            subprocess.run([*_TUNE, *export], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+        if file.exists():
+            yield our_candidate(load_policy(file))
+
+
+_TUNE = (sys.executable, "-m", "tuner")
+
+
+def _run_until(command: list[str], deadline: Deadline) -> int:
+    """The exit code of the command, which is interrupted as with Ctrl-C when the time is over."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        return process.wait(timeout=deadline.left_s())
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+        return process.wait()
+    except BaseException:
+        # Ctrl-C reaches both of us; the study closes itself first.
+        process.wait()
+        raise

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from tool_report import Failure
 from torch import nn
 from torch._functorch import config as functorch_config
 from torch._inductor.compile_fx import compile_fx
@@ -21,10 +22,15 @@ PLAIN, OURS = "no recompute", "recompute-tuner"
 #: Shares of the compiler's memory budget that are tried. A whole model takes long to compile, so fewer there.
 BLOCK_BUDGETS = (1.0, 0.75, 0.5, 0.25, 0.0)
 MODEL_BUDGETS = (0.75, 0.5, 0.1)
-#: What came of trying it in an environment of its own.
+#: What came of trying them in an environment of their own, with all that they require, under torch 2.13 on a CPU.
 _ROCKMATE_NOTE = (
-    "version 2.0.0 was installed without its dependencies beside rkgb 2.0.0, whose import ended with: No module named "
-    "'rkgb.core'"
+    "versions 2.0.0 of rockmate and rkgb, with all that they require, end at import: No module named 'rkgb.core' (the "
+    "released package lacks that folder)"
+)
+_AUTOSAC_NOTE = (
+    "with pulp its solver can be imported, but what it solves are times of operators, and without a CUDA device its "
+    "estimator ends with 'Tried to instantiate dummy base class Event' or, in its other mode, with 'Roofline "
+    "estimation needs to access CUDA capabilities'"
 )
 _ATEN = torch.ops.aten
 _MATMULS = frozenset({_ATEN.mm.default, _ATEN.addmm.default, _ATEN.bmm.default, _ATEN.baddbmm.default})
@@ -54,14 +60,6 @@ class Candidate:
     @property
     def name(self) -> str:
         return f"{self.tool}: {self.setting} @{self.micro_batch_size}"
-
-
-@dataclass(frozen=True)
-class NotRun:
-    """A tool that gave nothing to measure, and why."""
-
-    tool: str
-    reason: str
 
 
 def existing_tools(blocks: str, micro_batch_sizes: Sequence[int], *, with_compiler: bool) -> Iterator[Candidate]:
@@ -94,30 +92,26 @@ def our_candidate(policy: RecomputePolicy) -> Candidate:
     def put_on(model: nn.Module) -> None:
         apply_policy(model, policy)
 
-    return Candidate(OURS, policy.summary(), policy.batch.micro_batch_size, put_on)
+    placement = policy.summary().rpartition(" @")[0]
+    return Candidate(OURS, placement, policy.batch.micro_batch_size, put_on)
 
 
-def unusable_tools() -> list[NotRun]:
-    """Searching tools that do not run here as they are released, each with the first line of what it said."""
-    attempts: tuple[tuple[str, str, str], ...] = (
-        ("Rockmate", "rockmate", _ROCKMATE_NOTE),
-        ("AutoSAC", "torch.distributed._tools.sac_ilp", "its solver needs `pip install pulp`"),
-    )
-    found = []
-    for tool, module, note in attempts:
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            found.append(NotRun(tool, f"not installed ({error}); {note}"))
-        except Exception as error:  # noqa: BLE001  # whatever a tool of others does on import is what is told
-            found.append(NotRun(tool, f"{_first_line(error)}; {note}"))
-    if not any(each.tool == "AutoSAC" for each in found) and not torch.cuda.is_available():
-        found.append(NotRun("AutoSAC", "its estimators time operators on a CUDA device, and there is none"))
-    return found
+def unusable_tools() -> list[Failure]:
+    """Searching tools that do not run here as they are released, and what came of trying them."""
+    failures = []
+    if not _can_import("rockmate"):
+        failures.append(Failure("Rockmate", _ROCKMATE_NOTE))
+    if not torch.cuda.is_available():
+        failures.append(Failure("AutoSAC (torch.distributed._tools.sac_ilp)", _AUTOSAC_NOTE))
+    return failures
 
 
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"
+def _can_import(module: str) -> bool:
+    try:
+        importlib.import_module(module)
+    except ImportError:
+        return False
+    return True
 
 
 class _Keeping:

@@ -1,27 +1,27 @@
-"""What each tool reaches under each cap, as a table, a page and a figure. Knows no tool and measures nothing."""
+"""What each tool reaches under each cap, as a table and a page. Knows no tool and measures nothing."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from line_chart import Line, Panel, draw
 from rich.table import Table
 
+from runners.measure.spread import Center
+
 _MIB = 2**20
+#: A difference within this many standard errors is none.
+_ERRORS_OF_A_TIE = 2.0
 
 
-class Failure(Protocol):
-    """A tool that gave nothing to measure."""
+@dataclass(frozen=True)
+class Failure:
+    """A tool or a setting that gave nothing to measure, and why."""
 
-    @property
-    def tool(self) -> str: ...
-
-    @property
-    def reason(self) -> str: ...
+    tool: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -30,19 +30,39 @@ class Measured:
 
     Attributes:
         peak_ratio: Peak over that of the plain step.
-        time_ratio: Step time over that of the plain step, from steps in turn.
-        time_ratio_spread: Its standard error.
+        speed: How many times as fast as the plain step, from steps in turn.
         first_step_s: Compilation included.
     """
 
     tool: str
     setting: str
     micro_batch_size: int
-    peak_ratio: float
     peak_bytes: int
-    time_ratio: float
-    time_ratio_spread: float
+    peak_ratio: float
+    speed: Center
     first_step_s: float
+
+    @property
+    def name(self) -> str:
+        """As candidates are named."""
+        return f"{self.tool}: {self.setting} @{self.micro_batch_size}"
+
+
+@dataclass(frozen=True)
+class Versus:
+    """Our best setting within a cap beside the best of all others: how many times as fast it is."""
+
+    cap: float
+    ours: Measured
+    other: Measured
+    speed: Center
+
+    @property
+    def outcome(self) -> str:
+        difference = self.speed.value - 1
+        if not abs(difference) > _ERRORS_OF_A_TIE * self.speed.standard_error:
+            return "as fast within the spread"
+        return "ahead" if difference > 0 else "behind"
 
 
 @dataclass(frozen=True)
@@ -63,7 +83,7 @@ class Setup:
 
 def best_within(measured: Sequence[Measured], cap: float) -> Measured | None:
     """The fastest whose peak is within this share of the plain peak; None where none is."""
-    return min((each for each in measured if each.peak_ratio <= cap), key=lambda each: each.time_ratio, default=None)
+    return max((each for each in measured if each.peak_ratio <= cap), key=lambda each: each.speed.value, default=None)
 
 
 def by_tool(measured: Sequence[Measured]) -> dict[str, list[Measured]]:
@@ -77,27 +97,15 @@ def by_tool(measured: Sequence[Measured]) -> dict[str, list[Measured]]:
 def table(measured: Sequence[Measured], caps: Sequence[float], search_times_s: Mapping[str, float]) -> Table:
     """Rows are tools, columns are caps; a tool without a search time is set by hand."""
     drawn = Table("tool", *(f"{cap:.0%}" for cap in caps), "search")
-    for tool, of_tool in by_tool(measured).items():
-        drawn.add_row(tool, *(_cell(best_within(of_tool, cap)) for cap in caps), _search_text(search_times_s.get(tool)))
+    for row in _rows(measured, caps, search_times_s):
+        drawn.add_row(*row)
     return drawn
-
-
-def _cell(best: Measured | None) -> str:
-    if best is None:
-        return "-"
-    spread = "" if math.isnan(best.time_ratio_spread) else f" +-{best.time_ratio_spread:.2f}"
-    return f"{best.time_ratio:.2f}{spread} ({best.peak_ratio:.0%})"
-
-
-def _search_text(time_s: float | None) -> str:
-    if time_s is None:
-        return "by hand"
-    return "before" if math.isnan(time_s) else f"{time_s:.0f} s"
 
 
 def page(
     measured: Sequence[Measured],
     caps: Sequence[float],
+    versus: Sequence[Versus],
     failures: Sequence[Failure],
     search_times_s: Mapping[str, float],
     setup: Setup,
@@ -105,59 +113,80 @@ def page(
     """The text of docs/tools.md."""
     plain = measured[0]
     introduction = (
-        "Written by `python benchmarks/tools.py`, which measures all of it anew: one process, steps of every candidate "
-        f"in turn, {setup.num_rounds} each, on {setup.machine}. The work is the built-in GPT; 100 % is the plain "
-        f"step's peak of {plain.peak_bytes / _MIB:.1f} MiB, and 1.00 is its time. A cell is the fastest setting of a "
-        "tool whose measured peak is within the cap: time over the plain step's, its standard error, and the peak. "
-        f"Every row does the same samples. {setup.searches} The whole comparison took {setup.took_s / 60:.0f} minutes."
+        "Written by `python benchmarks/tools.py`, which measures all of it anew: the steps of every setting in turn, "
+        f"{setup.num_rounds} each, on {setup.machine}. The work is the built-in GPT; 100 % is the plain step's peak of "
+        f"{plain.peak_bytes / _MIB:.1f} MiB, and 1.00 is its speed. Every setting does the same samples per step. A "
+        "cell is the fastest setting of a tool whose measured peak is within the cap: how many times as fast as the "
+        "plain step, its standard error, and the peak. A dash: no setting of the tool is within the cap. "
+        f"{setup.searches} The whole comparison took {setup.took_s / 60:.0f} minutes."
     )
     lines = [
         "# Beside other tools",
         "",
         *textwrap.wrap(introduction, 120),
         "",
-        _row(["tool", *(f"{cap:.0%}" for cap in caps), "search"]),
-        _row(["---"] * (len(caps) + 2)),
+        *_markdown(["tool", *(f"{cap:.0%}" for cap in caps), "search"], _rows(measured, caps, search_times_s)),
+        "",
+        "![speed over peak of every setting](images/tools.svg)",
+        "",
+        "Ours beside the best of all others within each cap, from the same rounds:",
+        "",
+        *_markdown(["cap", "ours", "best of the others", "ours is as fast", ""], map(_versus_row, versus)),
+        "",
+        *(["Not measured:", "", *(f"- {each.tool}: {each.reason}" for each in failures), ""] if failures else []),
+        "Every setting:",
+        "",
+        *_markdown(["tool", "setting", "micro-batch", "peak", "speed", "first step"], map(_setting_row, measured)),
     ]
-    for tool, of_tool in by_tool(measured).items():
-        search = _search_text(search_times_s.get(tool))
-        lines.append(_row([tool, *(_cell(best_within(of_tool, cap)) for cap in caps), search]))
-    lines += ["", "![time over peak of every setting](images/tools.svg)", ""]
-    if failures:
-        lines += ["Not measured:", ""] + [f"- {each.tool}: {each.reason}" for each in failures] + [""]
-    lines += ["Every setting:", "", _row(["tool", "setting", "micro-batch", "peak", "time", "first step"])]
-    lines.append(_row(["---"] * 6))
-    for each in measured:
-        time = f"{each.time_ratio:.3f} +-{each.time_ratio_spread:.3f}"
-        figures = [str(each.micro_batch_size), f"{each.peak_ratio:.1%}", time, f"{each.first_step_s:.1f} s"]
-        lines.append(_row([each.tool, each.setting, *figures]))
     return "\n".join(lines) + "\n"
 
 
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
-
-
-def figure(measured: Sequence[Measured]) -> str:
-    """Time over peak: for each tool the settings that no other of its own beats in both, as SVG."""
-    tools = by_tool(measured)
-    panels = []
-    names = list(tools)
-    for first in range(0, len(names), 3):
-        lines = tuple(_line(name, tools[name]) for name in names[first : first + 3])
-        panels.append(Panel("step time over the plain step's", lines))
-    return draw(panels, x_title="peak, % of the plain step's")
-
-
-def _line(name: str, of_tool: Sequence[Measured]) -> Line:
-    front = [
-        each
-        for each in of_tool
-        if not any(
-            other.peak_ratio <= each.peak_ratio and other.time_ratio < each.time_ratio
-            for other in of_tool
-            if other is not each
-        )
+def _rows(
+    measured: Sequence[Measured], caps: Sequence[float], search_times_s: Mapping[str, float]
+) -> list[tuple[str, ...]]:
+    return [
+        (tool, *(_cell(best_within(of_tool, cap)) for cap in caps), _search_text(search_times_s.get(tool)))
+        for tool, of_tool in by_tool(measured).items()
     ]
-    front.sort(key=lambda each: each.peak_ratio)
-    return Line(name, tuple(100 * each.peak_ratio for each in front), tuple(each.time_ratio for each in front))
+
+
+def _cell(best: Measured | None) -> str:
+    return "-" if best is None else f"{_speed(best.speed)} ({best.peak_ratio:.0%})"
+
+
+def _speed(speed: Center) -> str:
+    # Of a single round, and of the plain step beside itself, there is no spread to speak of.
+    has_spread = speed.standard_error > 0 and not math.isnan(speed.standard_error)
+    return f"{speed.value:.2f} +-{speed.standard_error:.2f}" if has_spread else f"{speed.value:.2f}"
+
+
+def _search_text(time_s: float | None) -> str:
+    return "by hand" if time_s is None else f"{time_s:.0f} s"
+
+
+def _versus_row(pair: Versus) -> tuple[str, ...]:
+    def text(each: Measured) -> str:
+        return f"{each.setting} @{each.micro_batch_size} ({each.peak_ratio:.0%})"
+
+    other = f"{pair.other.tool}, {text(pair.other)}"
+    return f"{pair.cap:.0%}", text(pair.ours), other, f"{_speed(pair.speed)} times", pair.outcome
+
+
+def _setting_row(each: Measured) -> tuple[str, ...]:
+    speed = _speed(each.speed)
+    return (
+        each.tool,
+        each.setting,
+        str(each.micro_batch_size),
+        f"{each.peak_ratio:.1%}",
+        speed,
+        f"{each.first_step_s:.1f} s",
+    )
+
+
+def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return [_line(head), _line(["---"] * len(head)), *map(_line, rows)]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"

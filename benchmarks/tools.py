@@ -1,223 +1,201 @@
-"""Ours against what exists: one model, one machine, one process, every candidate's steps in turn.
+"""Ours against what exists: one model, one machine, every candidate's steps in turn.
 
-    python benchmarks/tools.py                        # searches, then measures all, and writes docs/tools.md
-    python benchmarks/tools.py --smoke                # the same on a small model, without the compiler; writes nothing
-    python benchmarks/tools.py --policies FOLDER      # policies of one's own (*.yaml) in place of the searches
+    python benchmarks/tools.py                # searches, then measures all, and writes docs/tools.md and its figure
+    python benchmarks/tools.py --minutes 10   # the same in calls of 10 minutes: each goes on where the last one stopped
+    python benchmarks/tools.py --smoke        # a small model without the compiler; writes beside its record only
 
 Caps are shares of the plain step's peak. A tool stands under a cap with the fastest of its settings whose measured peak
 is within it; a tool that has none there has no entry. Ours searches once for the model as it is and once for compiled
 blocks, both under the largest cap; for the others the fastest trial within each is exported, as `tune export` does it.
+
+Every figure is kept in record.json of the folder as soon as it is measured. Exit code 3: not done yet, call it again.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
+import os
 import sys
-import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import rich
 import torch
-from our_searches import OurSearches, searched
-from tool_candidates import OURS, Candidate, NotRun, existing_tools, our_candidate, unusable_tools
-from tool_report import Measured, Setup, figure, page, table
+from our_searches import exported, our_searches, run_search
+from tool_candidates import OURS, Candidate, existing_tools, unusable_tools
+from tool_contest import Contest, Deadline, OutOfTimeError, Work
+from tool_figure import figure
+from tool_record import OtherWorkError, SearchNote, ToolRecord
+from tool_report import Failure, Measured, Setup, Versus, best_within, page, table
 
+from runners.cluster_nodes import CPU
 from runners.devices.base import Device
 from runners.devices.registry import open_device
-from runners.measure.speed_comparison import compare_speeds
-from runners.measure.step_time import TimedRun, time_once
-from runners.proof.randomness import seed_everything
-from runners.rig import Rig, RigStep
-from runners.trial import WorkloadSpec
-from runners.workloads.base import Workload
-from runners.workloads.load import load_workload
-from search_spaces.policy_file import load_policy
+from runners.ray_agents import worker_environment
 
 CAPS = (0.90, 0.75, 0.60, 0.50, 0.40)
+FULL = Work({"n_layer": 12, "n_embd": 256, "n_head": 8, "vocab_size": 4096}, 256, 8, 15, "6m", True)
+SMOKE = Work({"n_layer": 4, "n_embd": 64, "n_head": 2, "vocab_size": 256}, 64, 4, 3, "30s", False)
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 #: Versions of code that one process compiles: one for each budget and its backward.
 _MOST_VERSIONS = 64
-#: Rounds that are run even where time is short.
-_MIN_ROUNDS = 3
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+_NOT_DONE = 3
 
 
-@dataclass(frozen=True)
-class Work:
-    """What is trained and how it is measured.
+class Comparison:
+    """One work, and the record of it in a folder."""
 
-    Attributes:
-        args: Of the built-in GPT.
-        num_rounds: Steps of each candidate that count, where there is time for them.
-        rounds_s: Seconds after which fewer rounds do.
-        search_limit: ``search.time_limit`` of each of our searches.
-    """
-
-    args: dict[str, Any]
-    sequence_length: int
-    global_batch_size: int
-    num_rounds: int
-    rounds_s: float
-    search_limit: str
-    with_compiler: bool
-
-    @property
-    def micro_batch_sizes(self) -> tuple[int, ...]:
-        sizes = range(self.global_batch_size, 0, -1)
-        return tuple(size for size in sizes if self.global_batch_size % size == 0)
-
-    @property
-    def spec(self) -> WorkloadSpec:
-        return WorkloadSpec(
-            model_factory="runners.workloads.gpt:gpt", model_args=self.args, sequence_length=self.sequence_length
-        )
-
-    def search_file(self) -> dict[str, Any]:
-        """What all of our searches of this work have in common."""
-        return {
-            "model": {"factory": self.spec.model_factory, "args": self.args},
-            "batch": {"global_batch_size": self.global_batch_size, "sequence_length": self.sequence_length},
-            "search": {"time_limit": self.search_limit},
-        }
-
-
-FULL = Work({"n_layer": 12, "n_embd": 256, "n_head": 8, "vocab_size": 4096}, 256, 8, 9, 420.0, "5m", True)
-SMOKE = Work({"n_layer": 4, "n_embd": 64, "n_head": 2, "vocab_size": 256}, 64, 4, 3, 60.0, "30s", False)
-
-
-class Contestant:
-    """A candidate on a model of its own."""
-
-    def __init__(self, candidate: Candidate, work: Work, workload: Workload, device: Device) -> None:
-        before_bytes = device.live_bytes()
-        self.candidate = candidate
-        self._rig = Rig(workload, work.spec, device)
-        self._device = device
-        candidate.put_on(self._rig.model)
-        seed_everything(0)
-        num_micro_batches = work.global_batch_size // candidate.micro_batch_size
-        self._micro_batches = [workload.make_batch(candidate.micro_batch_size) for _ in range(num_micro_batches)]
-        start = time.monotonic()
-        self._rig.step.run(self._micro_batches)
-        self.first_step_s = time.monotonic() - start
-        step = RigStep(self._rig, self._micro_batches)
-        self.peak_bytes = device.measure_peak(step, live_bytes_before_trial=before_bytes).capped_bytes
-        self.times: list[TimedRun] = []
-
-    def take_step(self) -> None:
-        self.times.append(time_once(lambda: self._rig.step.run(self._micro_batches), self._device))
-
-
-class Contest:
-    """All contestants of one work, and what did not get that far."""
-
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, folder: Path, deadline: Deadline) -> None:
         self._work = work
-        self.device, self._workload = open_device(work.spec.device), load_workload(work.spec)
-        self.contestants: list[Contestant] = []
-        self.failures: list[NotRun] = []
+        self._folder = folder
+        self._deadline = deadline
+        self._start = time.monotonic()
+        device = open_device(work.spec.device)
+        self._record = ToolRecord.opened(folder / "record.json", _identity(work, device))
+        self._contest = Contest(work, device, self._record, save=self._save, say=say)
+        self._took_before_s = self._record.took_s
+        self._others = list(existing_tools("blocks", work.micro_batch_sizes, with_compiler=work.with_compiler))
+        self._plain = self._others[0]
 
-    def enter(self, candidate: Candidate) -> Contestant | None:
-        """Builds it, takes its first step and measures its peak; None where that failed."""
-        try:
-            contestant = Contestant(candidate, self._work, self._workload, self.device)
-        except Exception as error:  # noqa: BLE001  # a tool that fails is a row of the table, not the end of it
-            self._fail(candidate, error)
-            return None
-        self.contestants.append(contestant)
-        say(f"{candidate.name}: {contestant.peak_bytes / 2**20:.1f} MiB, first step {contestant.first_step_s:.1f} s")
-        return contestant
+    def run(self) -> None:
+        """Measures what is left to measure.
 
-    def run(self) -> list[Measured]:
-        """Every contestant's steps in turn, each round begun by another one."""
-        start = time.monotonic()
-        for number in range(self._work.num_rounds):
-            if number >= _MIN_ROUNDS and time.monotonic() - start > self._work.rounds_s:
-                break
-            order = [*self.contestants[number:], *self.contestants[:number]]
-            for contestant in order:
-                try:
-                    contestant.take_step()
-                except Exception as error:  # noqa: BLE001  # as above
-                    self.contestants.remove(contestant)
-                    self._fail(contestant.candidate, error)
-            say(f"round {number + 1}: {time.monotonic() - start:.0f} s")
-        return [self._measured(contestant) for contestant in self.contestants]
+        Raises:
+            OutOfTimeError: There is more than the deadline allows.
+        """
+        self._contest.enter(self._plain)
+        for name, search in our_searches(self._work).items():
+            note = self._record.searches.setdefault(name, SearchNote())
+            if not note.is_over:
+                self._deadline.check()
+                run_search(name, search, self._caps_bytes()[0], self._folder, note, self._save, self._deadline)
+        for candidate in self._candidates()[1:]:
+            self._deadline.check()
+            self._contest.enter(candidate)
+        self._contest.run_rounds(self._deadline)
 
-    def _fail(self, candidate: Candidate, error: Exception) -> None:
-        line = (str(error).strip().splitlines() or [""])[0]
-        self.failures.append(NotRun(candidate.name, f"{type(error).__name__}: {line}"))
+    def measured(self) -> list[Measured]:
+        """Every candidate that took its steps, the plain one first."""
+        plain_bytes = self._record.peaks[self._plain.name].peak_bytes
+        return [
+            Measured(
+                tool=candidate.tool,
+                setting=candidate.setting,
+                micro_batch_size=candidate.micro_batch_size,
+                peak_bytes=peak.peak_bytes,
+                peak_ratio=peak.peak_bytes / plain_bytes,
+                speed=self._record.speed(candidate.name, self._plain.name),
+                first_step_s=peak.first_step_s,
+            )
+            for candidate in self._candidates()
+            if candidate.name not in self._record.failures
+            for peak in [self._record.peaks[candidate.name]]
+        ]
 
-    def _measured(self, contestant: Contestant) -> Measured:
-        plain = self.contestants[0]
-        both = (contestant.times, plain.times)
-        speed = compare_speeds(
-            *([run.time_s for run in runs] for runs in both), [[run.processor_share for run in runs] for runs in both]
+    def versus(self, measured: list[Measured]) -> list[Versus]:
+        """Ours beside the best of the others under each cap where both have a setting."""
+        pairs = []
+        for cap in CAPS:
+            ours = best_within([each for each in measured if each.tool == OURS], cap)
+            other = best_within([each for each in measured if each.tool != OURS], cap)
+            if ours is not None and other is not None:
+                pairs.append(Versus(cap, ours, other, self._record.speed(ours.name, other.name)))
+        return pairs
+
+    def search_s(self) -> float:
+        return sum(note.time_s for note in self._record.searches.values())
+
+    def failures(self) -> list[Failure]:
+        searches = {f"our search {name}": note.failure for name, note in self._record.searches.items() if note.failure}
+        named = {**searches, **self._record.failures}
+        return [*unusable_tools(), *(Failure(name, reason) for name, reason in named.items())]
+
+    def setup(self) -> Setup:
+        notes = [
+            f"{name}: {note.num_trials} trials in {note.time_s:.0f} s"
+            for name, note in self._record.searches.items()
+            if note.num_trials is not None
+        ]
+        return Setup(
+            machine=", ".join(str(value) for key, value in self._record.identity.items() if key != "work"),
+            num_rounds=len(self._record.rounds),
+            searches=f"Our searches, one for all caps each: {'; '.join(notes) or 'none'}.",
+            took_s=self._record.took_s,
         )
-        return Measured(
-            tool=contestant.candidate.tool,
-            setting=contestant.candidate.setting,
-            micro_batch_size=contestant.candidate.micro_batch_size,
-            peak_ratio=contestant.peak_bytes / plain.peak_bytes,
-            peak_bytes=contestant.peak_bytes,
-            time_ratio=1 / speed.value,
-            time_ratio_spread=0.0 if contestant is plain else speed.standard_error / speed.value**2,
-            first_step_s=contestant.first_step_s,
-        )
+
+    def _caps_bytes(self) -> list[int]:
+        plain = self._record.peaks[self._plain.name].peak_bytes
+        return [int(cap * plain) for cap in CAPS]
+
+    def _candidates(self) -> list[Candidate]:
+        """Those of others, then ours."""
+        ours = {
+            candidate.name: candidate
+            for name, note in self._record.searches.items()
+            if note.is_over and note.failure is None
+            for candidate in exported(name, self._caps_bytes(), self._folder)
+        }
+        return [*self._others, *ours.values()]
+
+    def _save(self) -> None:
+        self._record.took_s = self._took_before_s + time.monotonic() - self._start
+        self._record.save(self._folder / "record.json")
 
 
-def main() -> None:
-    start = time.monotonic()
+def main() -> int:
     options = _options()
+    _take_environment_of_trials()
     work = SMOKE if options.smoke else FULL
+    folder = options.folder or Path("runs") / ("tools-smoke" if options.smoke else "tools")
+    folder.mkdir(parents=True, exist_ok=True)
     torch._dynamo.config.recompile_limit = _MOST_VERSIONS
-    contest = Contest(work)
-    others = list(existing_tools("blocks", work.micro_batch_sizes, with_compiler=work.with_compiler))
-    baseline = contest.enter(others[0])
-    assert baseline is not None, "the plain step runs, or nothing does"
-    ours = _given(options.policies) if options.policies else _search(work, baseline.peak_bytes)
-    contest.failures += [*unusable_tools(), *ours.failures]
-    for candidate in [*others[1:], *ours.candidates]:
-        contest.enter(candidate)
-    measured = contest.run()
-    rich.print(table(measured, CAPS, {OURS: ours.time_s}))
-    for failure in contest.failures:
-        rich.print(f"not run: {failure.tool}: {failure.reason}")
-    if not options.smoke:
-        setup = Setup(
-            machine=f"{contest.device.describe()}, {torch.get_num_threads()} threads, torch {torch.__version__}",
-            num_rounds=len(baseline.times),
-            searches=ours.text,
-            took_s=time.monotonic() - start,
-        )
-        (DOCS / "tools.md").write_text(page(measured, CAPS, contest.failures, {OURS: ours.time_s}, setup))
-        (DOCS / "images" / "tools.svg").write_text(figure(measured))
+    at_s = None if options.minutes is None else time.monotonic() + 60 * options.minutes
+    try:
+        comparison = Comparison(work, folder, Deadline(at_s))
+        comparison.run()
+    except OtherWorkError as error:
+        say(str(error))
+        return 2
+    except OutOfTimeError:
+        say(f"not done yet; the same command goes on from {folder / 'record.json'}")
+        return _NOT_DONE
+    measured, search_s = comparison.measured(), {OURS: comparison.search_s()}
+    versus, failures = comparison.versus(measured), comparison.failures()
+    rich.print(table(measured, CAPS, search_s))
+    pages = folder if options.smoke else DOCS
+    (pages / "images").mkdir(exist_ok=True)
+    (pages / "tools.md").write_text(page(measured, CAPS, versus, failures, search_s, comparison.setup()))
+    (pages / "images" / "tools.svg").write_text(figure(measured, CAPS, OURS))
+    say(f"written: {pages / 'tools.md'}")
+    return 0
+
+
+def _take_environment_of_trials() -> None:
+    """Starts this script anew where threads are not as many, or do not wait, as in the trials of our searches."""
+    wanted = worker_environment({CPU: float(os.cpu_count() or 1)})
+    # The scripts of this folder import one another.
+    del wanted["PYTHONSAFEPATH"]
+    if any(os.environ.get(name) != value for name, value in wanted.items()):
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **wanted})
+
+
+def _identity(work: Work, device: Device) -> dict[str, Any]:
+    """What figures of two calls must share to stand in one table."""
+    return {"work": repr(work), "device": device.describe(), "torch": f"torch {torch.__version__}"}
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--smoke", action="store_true", help="a small model, few steps; writes nothing")
-    parser.add_argument("--policies", type=Path, help="folder of policies (*.yaml) instead of our own searches")
+    parser.add_argument("--smoke", action="store_true", help="a small model, few steps; leaves docs/ alone")
+    parser.add_argument("--minutes", type=float, help="stop after this long; the next call goes on")
+    parser.add_argument("--folder", type=Path, help="of the record and our studies; default: runs/tools")
     return parser.parse_args()
 
 
 def say(text: str) -> None:
-    rich.print(text, file=sys.stderr)
-
-
-def _given(folder: Path) -> OurSearches:
-    candidates = tuple(our_candidate(load_policy(path)) for path in sorted(folder.glob("*.yaml")))
-    return OurSearches(candidates, (), math.nan, f"Our policies are those of {folder.name}, found before.")
-
-
-def _search(work: Work, baseline_bytes: int) -> OurSearches:
-    with tempfile.TemporaryDirectory() as folder:
-        caps_bytes = [int(cap * baseline_bytes) for cap in CAPS]
-        return searched(work.search_file(), caps_bytes, Path(folder), with_compiler=work.with_compiler)
+    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

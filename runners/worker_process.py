@@ -148,6 +148,8 @@ class WorkerProcess:
             message = "worker closed its output and was killed"
         else:
             message = f"worker died ({_exit_text(code)})"
+        if self._stderr.closed:  # It was killed from another thread while this one waited for its answer.
+            return WorkerDiedError(message, "")
         self._stderr.seek(0, os.SEEK_END)
         self._stderr.seek(max(0, self._stderr.tell() - _KEPT_STDERR_BYTES))
         detail = self._stderr.read().decode(errors="replace")

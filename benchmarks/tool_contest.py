@@ -1,0 +1,183 @@
+"""Candidates beside one another in one process: each on a model of its own, their steps in turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tool_candidates import Candidate
+from tool_record import Peak, ToolRecord
+
+from runners.devices.base import Device
+from runners.measure.step_time import TimedRun, time_once
+from runners.proof.randomness import seed_everything
+from runners.rig import Rig, RigStep
+from runners.trial import WorkloadSpec
+from runners.workloads.base import Workload
+from runners.workloads.load import load_workload
+
+
+class OutOfTimeError(Exception):
+    """This call's time is over; what was measured is on disk."""
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """Until when a call may measure; never where it has no limit.
+
+    Attributes:
+        at_s: On the monotonic clock.
+    """
+
+    at_s: float | None
+
+    def left_s(self) -> float | None:
+        return None if self.at_s is None else max(0.0, self.at_s - time.monotonic())
+
+    def check(self, needed_s: float = 0.0) -> None:
+        """Raises OutOfTimeError where less than this is left."""
+        left_s = self.left_s()
+        if left_s is not None and left_s <= needed_s:
+            raise OutOfTimeError
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is trained and how it is measured.
+
+    Attributes:
+        args: Of the built-in GPT.
+        num_rounds: Steps of each candidate that count.
+        search_limit: ``search.time_limit`` of each of our searches.
+    """
+
+    args: dict[str, Any]
+    sequence_length: int
+    global_batch_size: int
+    num_rounds: int
+    search_limit: str
+    with_compiler: bool
+
+    @property
+    def micro_batch_sizes(self) -> tuple[int, ...]:
+        sizes = range(self.global_batch_size, 0, -1)
+        return tuple(size for size in sizes if self.global_batch_size % size == 0)
+
+    @property
+    def spec(self) -> WorkloadSpec:
+        return WorkloadSpec(
+            model_factory="runners.workloads.gpt:gpt", model_args=self.args, sequence_length=self.sequence_length
+        )
+
+    def search_file(self) -> dict[str, Any]:
+        """What all of our searches of this work have in common."""
+        return {
+            "model": {"factory": self.spec.model_factory, "args": self.args},
+            "batch": {"global_batch_size": self.global_batch_size, "sequence_length": self.sequence_length},
+            "search": {"time_limit": self.search_limit},
+        }
+
+
+class Contest:
+    """All candidates of one work that could be put on a model, and their steps.
+
+    Args:
+        record: Where figures go; what it holds is not measured again.
+        save: Called after each figure.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        device: Device,
+        record: ToolRecord,
+        *,
+        save: Callable[[], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._work = work
+        self._record = record
+        self._save = save
+        self._say = say
+        self._device, self._workload = device, load_workload(work.spec)
+        self._contestants: dict[str, _Contestant] = {}
+
+    def enter(self, candidate: Candidate) -> None:
+        """Builds it, takes its first step and measures its peak; what fails is recorded as failed."""
+        if candidate.name in self._contestants or candidate.name in self._record.failures:
+            return
+        try:
+            contestant = _Contestant(candidate, self._work, self._workload, self._device)
+            if candidate.name not in self._record.peaks:
+                self._record.peaks[candidate.name] = contestant.measure_peak()
+        except Exception as error:  # noqa: BLE001  # a tool that fails is a row of the table, not the end of it
+            self._fail(candidate.name, error)
+            return
+        self._contestants[candidate.name] = contestant
+        self._save()
+        peak = self._record.peaks[candidate.name]
+        self._say(f"{candidate.name}: {peak.peak_bytes / 2**20:.1f} MiB, first step {contestant.first_step_s:.1f} s")
+
+    def run_rounds(self, deadline: Deadline) -> None:
+        """Every contestant's steps in turn, each round begun by another one, until there are as many as wanted.
+
+        Raises:
+            OutOfTimeError: Less time is left than the last round took.
+        """
+        round_s = 0.0
+        while len(self._record.rounds) < self._work.num_rounds:
+            deadline.check(round_s)
+            start = time.monotonic()
+            self._record.rounds.append(self._round(len(self._record.rounds)))
+            self._save()
+            round_s = time.monotonic() - start
+            self._say(f"round {len(self._record.rounds)} of {self._work.num_rounds}: {round_s:.0f} s")
+
+    def _round(self, number: int) -> dict[str, tuple[float, float]]:
+        names = list(self._contestants)
+        first = number % len(names)
+        times = {}
+        for name in [*names[first:], *names[:first]]:
+            try:
+                timed = self._contestants[name].take_step()
+            except Exception as error:  # noqa: BLE001  # as above
+                del self._contestants[name]
+                self._fail(name, error)
+            else:
+                times[name] = (timed.time_s, timed.processor_share)
+        return times
+
+    def _fail(self, name: str, error: Exception) -> None:
+        line = (str(error).strip().splitlines() or [""])[0]
+        self._record.failures[name] = f"{type(error).__name__}: {line}"
+        self._save()
+        self._say(f"{name}: {self._record.failures[name]}")
+
+
+class _Contestant:
+    """A candidate on a model of its own, its first step behind it."""
+
+    def __init__(self, candidate: Candidate, work: Work, workload: Workload, device: Device) -> None:
+        self._before_bytes = device.live_bytes()
+        self._rig = Rig(workload, work.spec, device)
+        self._device = device
+        candidate.put_on(self._rig.model)
+        seed_everything(0)
+        num_micro_batches = work.global_batch_size // candidate.micro_batch_size
+        self._micro_batches: Sequence[Any] = [
+            workload.make_batch(candidate.micro_batch_size) for _ in range(num_micro_batches)
+        ]
+        start = time.monotonic()
+        self._rig.step.run(self._micro_batches)
+        self.first_step_s = time.monotonic() - start
+
+    def measure_peak(self) -> Peak:
+        """Before any other model is built, since what was alive before this one is taken off."""
+        step = RigStep(self._rig, self._micro_batches)
+        peak = self._device.measure_peak(step, live_bytes_before_trial=self._before_bytes)
+        return Peak(peak_bytes=peak.capped_bytes, first_step_s=self.first_step_s)
+
+    def take_step(self) -> TimedRun:
+        return time_once(lambda: self._rig.step.run(self._micro_batches), self._device)
