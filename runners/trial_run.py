@@ -133,11 +133,15 @@ class TrialRun:
         return StepFlops(plain, recomputed)
 
     def _communication(self, rig: Rig, micro_batches: Sequence[Mapping[str, Any]]) -> Communication | None:
-        if self._session.ranks.size == 1:
+        """Of the rank that sends and receives most: under other strategies than a pipeline all do alike."""
+        ranks = self._session.ranks
+        if ranks.size == 1:
             return None
-        is_comparable = self._spec.measurement.verify and rig.step.parallel.schedule is None
-        plain = self._session.prover.plain_micro_batch(self._spec.policy) if is_comparable else None
-        return measure_communication(rig, micro_batches, plain_micro_batch=plain)
+        plain = self._session.prover.plain_micro_batches(self._spec.policy) if self._spec.measurement.verify else None
+        if plain is not None and rig.step.parallel.schedule is None:
+            plain = plain[:1]
+        own = measure_communication(rig, micro_batches, plain=plain)
+        return max(ranks.gather(own), key=lambda of_rank: of_rank.num_bytes)
 
     def _times(
         self,

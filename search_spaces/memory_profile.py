@@ -125,6 +125,8 @@ class MemoryProfile:
         num_checked: Policies whose peak was computed from this profile and compared with a dry run of their own.
         max_relative_error: The largest difference among them, relative to the dry run.
         refusal: Why peaks of this model must not be computed from stretches, in one line; None where they may.
+        first_steps: As ``steps``, of the first micro-batch of a step, which finds no gradients; at sizes at which a
+            stage of a pipeline may hold all micro-batches of a step at once.
         gathering: How one rank of several holds the model, whose shares the sizes above and static bytes are then of;
             stretches are those of a process alone either way.
     """
@@ -138,4 +140,5 @@ class MemoryProfile:
     num_checked: int = 0
     max_relative_error: float = 0.0
     refusal: str | None = None
+    first_steps: tuple[StepProfile, ...] = ()
     gathering: Gathering | None = None

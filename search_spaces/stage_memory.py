@@ -1,12 +1,13 @@
 """The peak of each stage of a pipeline, from the stretches of a step that was traced in one process.
 
 A stage runs its part of the forward pass of a few micro-batches before the first of them runs backward. So its peak is
-what it holds all the time, what it keeps of each micro-batch in flight but one, and the highest point of that one.
+what it holds all the time, what it keeps of each micro-batch in flight but one, and the highest point of that one. If
+these are all micro-batches of a step, there are no gradients yet when the stage is fullest.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,24 @@ class PipelineStages:
 
 
 @dataclass(frozen=True)
+class StageHeights:
+    """What one micro-batch does to the memory of a stage, in bytes; arrays are of as many placements.
+
+    Attributes:
+        kept: What its forward leaves for its backward.
+        forward: Most alive within its forward, over what was alive before.
+        backward: Most alive within its backward, over what was alive before that.
+        first_backward: As ``backward``, of the first micro-batch of a step, which finds no gradients; None where others
+            are in flight when gradients are there as well.
+    """
+
+    kept: _Array
+    forward: _Array
+    backward: _Array
+    first_backward: _Array | None = None
+
+
+@dataclass(frozen=True)
 class StageMoments:
     """Indices of the moments that a stage runs.
 
@@ -63,6 +82,10 @@ class StageTimeline:
     def __init__(self, timeline: MemoryTimeline, stages: PipelineStages) -> None:
         self.timeline = timeline
         self.stages = stages
+        profile = timeline.profile
+        first = {step.micro_batch_size: step for step in profile.first_steps}
+        self._first_steps = first
+        self.first_timeline = MemoryTimeline(replace(profile, steps=profile.first_steps)) if first else None
 
     def peak_bytes(self, policy: RecomputePolicy) -> int:
         """Of the worst stage."""
@@ -78,19 +101,31 @@ class StageTimeline:
         num_micro_batches = policy.batch.gradient_accumulation_steps
         peaks = []
         for stage in range(self.stages.num_stages):
-            kept, height = _kept_and_height(placed, stage_moments(placed.profile, self.stages, stage))
-            peaks.append(self.peak_of(placed.profile, stage, num_micro_batches, kept, height))
+            first = self.first_step(placed.profile.micro_batch_size, stage, num_micro_batches)
+            heights = _heights(placed, stage_moments(placed.profile, self.stages, stage))
+            if first is not None and self.first_timeline is not None:
+                placed_first = self.first_timeline.placed_stretches(policy)
+                own = stage_moments(first, self.stages, stage)
+                heights = replace(heights, first_backward=_heights(placed_first, own).backward)
+            peaks.append(int(self.peak_of(placed.profile, stage, num_micro_batches, heights)))
         return tuple(peaks)
 
-    def peak_of(self, step: StepProfile, stage: int, num_micro_batches: int, kept: int, height: int) -> int:
-        """The peak of one stage.
+    def first_step(self, micro_batch_size: int, stage: int, num_micro_batches: int) -> StepProfile | None:
+        """The profile of a step's first micro-batch, where the stage holds all of a step when that runs backward."""
+        is_all = self.stages.in_flight(stage, num_micro_batches) == num_micro_batches
+        return self._first_steps.get(micro_batch_size) if is_all else None
 
-        Args:
-            kept: Bytes that forward of one micro-batch leaves for backward.
-            height: Most bytes alive in forward and backward of one micro-batch, over those before it.
-        """
-        of_others = (self.stages.in_flight(stage, num_micro_batches) - 1) * kept
-        above = max(of_others + height, step.update.rise_bytes)
+    def peak_of(self, step: StepProfile, stage: int, num_micro_batches: int, heights: StageHeights) -> _Array:
+        """The peak of one stage."""
+        in_flight = self.stages.in_flight(stage, num_micro_batches)
+        kept = in_flight * heights.kept
+        if heights.first_backward is None:
+            fullest = np.maximum(kept - heights.kept + heights.forward, kept + heights.backward)
+        else:
+            without = np.maximum(kept - heights.kept + heights.forward, kept + heights.first_backward)
+            later = kept - heights.kept + heights.backward
+            fullest = np.maximum(without - self._gradient_bytes(step, stage), later)
+        above: _Array = np.maximum(fullest, step.update.rise_bytes)
         return self.static_bytes(step, stage, num_micro_batches) + above
 
     def static_bytes(self, step: StepProfile, stage: int, num_micro_batches: int) -> int:
@@ -101,14 +136,21 @@ class StageTimeline:
         profile, stages = self.timeline.profile, self.stages
         states = profile.parameter_bytes + profile.optimizer_state_bytes + profile.gradient_bytes
         whole = states if step.accumulates else states - profile.gradient_bytes
-        in_blocks = step.lists[0].parameter_bytes
-        ends = (*stages.first_blocks[1:], len(in_blocks))
-        own = sum(in_blocks[stages.first_blocks[stage] : ends[stage]]) + stages.outside_bytes[stage]
-        share = own / max(profile.parameter_bytes, 1)
+        share = self._share(step, stage)
         samples = num_micro_batches * step.micro_batch_size
         received = stages.hidden_bytes[stage - 1 : stage] if stage > 0 else ()
         sent = stages.hidden_bytes[stage : stage + 1]
         return step.static_bytes - whole + round(share * states) + samples * (sum(received) + sum(sent))
+
+    def _share(self, step: StepProfile, stage: int) -> float:
+        """Of the model's parameters."""
+        in_blocks = step.lists[0].parameter_bytes
+        ends = (*self.stages.first_blocks[1:], len(in_blocks))
+        own = sum(in_blocks[self.stages.first_blocks[stage] : ends[stage]]) + self.stages.outside_bytes[stage]
+        return own / max(self.timeline.profile.parameter_bytes, 1)
+
+    def _gradient_bytes(self, step: StepProfile, stage: int) -> int:
+        return round(self._share(step, stage) * self.timeline.profile.gradient_bytes)
 
     def stage_flops(self, policy: RecomputePolicy) -> tuple[int, ...]:
         """Floating-point operations that each stage runs for one micro-batch, rebuilds included."""
@@ -139,11 +181,11 @@ def _end_of_forward(moments: tuple[Moment, ...]) -> int:
     return max((index for index, moment in enumerate(moments) if moment.part == "forward"), default=0) + 1
 
 
-def _kept_and_height(placed: PlacedStretches, own: StageMoments) -> tuple[int, int]:
+def _heights(placed: PlacedStretches, own: StageMoments) -> StageHeights:
     delta, lingering = placed.delta_bytes[own.forward], placed.lingering_bytes[own.forward]
     before = np.cumsum(delta + lingering) - delta - lingering
-    forward = int((before + placed.rise_bytes[own.forward]).max(initial=0))
-    kept = int(delta.sum())
+    forward = (before + placed.rise_bytes[own.forward]).max(initial=0)
+    kept = delta.sum()
     delta = placed.delta_bytes[own.backward]
-    backward = int((np.cumsum(delta) - delta + placed.rise_bytes[own.backward]).max(initial=0))
-    return kept, max(forward, kept + backward)
+    backward = (np.cumsum(delta) - delta + placed.rise_bytes[own.backward]).max(initial=0)
+    return StageHeights(kept, forward, backward)

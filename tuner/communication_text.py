@@ -10,6 +10,7 @@ COLLECTIVES = {
     "all_gather": "all-gather",
     "reduce_scatter": "reduce-scatter",
     "all_reduce": "all-reduce",
+    "point_to_point": "point-to-point transfer",
     "other": "other collective",
 }
 

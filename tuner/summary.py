@@ -119,8 +119,10 @@ def _answer(results: StudyResults, summary: StudySummary, winner: TrialRecord) -
     stages = stages_text(winner)
     if stages is not None:
         yield f"The winner's stages: {stages}."
-    elif winner.communication is not None:
-        yield f"Each of the winner's {winner.data_parallel_degree} ranks: {communication_text(winner.communication)}."
+    if winner.communication is not None:
+        degree = winner.data_parallel_degree
+        ranks = f"Each of the winner's {degree} ranks" if stages is None else "The stage that sends and receives most"
+        yield f"{ranks}: {communication_text(winner.communication)}."
     if summary.ties:
         listed = ", ".join(str(trial.number) for trial in summary.ties[:5])
         more = f" and {len(summary.ties) - 5} more" if len(summary.ties) > 5 else ""

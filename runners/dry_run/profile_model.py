@@ -46,11 +46,13 @@ def profile_model(dry_run: DryRun, choices: SearchChoices) -> MemoryProfile:
         rng_state_bytes=torch.get_rng_state().nbytes,
         preserve_rng_state=choices.rng_choices[0],
     )
+    tracer = _Tracer(dry_run, choices)
     try:
-        steps = _Tracer(dry_run, choices).steps(batches)
+        steps = tracer.steps(batches)
+        first_steps = tracer.steps(first_batches(choices))
     except UnevenTraceError as error:
         return replace(profile, refusal=str(error))
-    return checked(replace(profile, steps=steps), dry_run, choices)
+    return checked(replace(profile, steps=steps, first_steps=first_steps), dry_run, choices)
 
 
 def traced_batches(batches: Sequence[BatchShape]) -> list[BatchShape]:
@@ -72,6 +74,15 @@ def traced_batches(batches: Sequence[BatchShape]) -> list[BatchShape]:
     return sorted([*chosen, *single], key=lambda batch: batch.micro_batch_size)
 
 
+def first_batches(choices: SearchChoices) -> list[BatchShape]:
+    """Single micro-batches as the first of a step, where a stage of a pipeline holds all of a step at once."""
+    if not choices.stage_borders:
+        return []
+    num_stages = len(choices.stage_borders) + 1
+    sizes = [b.micro_batch_size for b in choices.batches if b.gradient_accumulation_steps <= num_stages]
+    return [BatchShape.split(global_batch_size=size, micro_batch_size=size) for size in sorted(sizes)]
+
+
 class _Tracer:
     """Traces the plain step and the mixed ones, and takes them apart."""
 
@@ -81,6 +92,8 @@ class _Tracer:
         self._paths = [each.blocks.path for each in choices.block_lists]
 
     def steps(self, batches: Sequence[BatchShape]) -> tuple[StepProfile, ...]:
+        if not batches:
+            return ()
         plain = [self._trace(batch, ()) for batch in batches]
         _refuse_turns(plain[0])
         for trace in plain[1:]:

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from runners.measure.phases import Phase, PhaseSwitch
 
-Kind = Literal["all_gather", "reduce_scatter", "all_reduce", "other"]
+Kind = Literal["all_gather", "reduce_scatter", "all_reduce", "point_to_point", "other"]
 
 #: Namespaces of torch's collectives: those of process groups, and those that a compiler can trace.
 _NAMESPACES = ("c10d", "_c10d_functional")
@@ -32,6 +32,12 @@ _KINDS: dict[str, Kind] = {
     "allreduce_coalesced": "all_reduce",
     "all_reduce": "all_reduce",
     "all_reduce_coalesced": "all_reduce",
+    "send": "point_to_point",
+    "recv": "point_to_point",
+    "recv_any_source": "point_to_point",
+    "isend": "point_to_point",
+    "irecv": "point_to_point",
+    "batch_p2p_ops": "point_to_point",
 }
 #: What starts nothing: it waits for a collective, or names tensors for one.
 _NO_COLLECTIVES = ("wait_tensor", "_wrap_tensor_autograd")

@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.utils._python_dispatch import _disable_current_modes
 
 from runners.parallel.records import RankSpec, Strategy
 
@@ -58,7 +59,8 @@ class RankGroup:
 
     def gather(self, value: T) -> list[T]:
         values: list[T | None] = [None] * self.size
-        dist.all_gather_object(values, value, group=self._host_group)
+        with _disable_current_modes():  # Who counts what training sends is not to count this.
+            dist.all_gather_object(values, value, group=self._host_group)
         return values  # type: ignore[return-value]  # every place is filled
 
     def subgroup(self, members: tuple[int, ...]) -> dist.ProcessGroup:

@@ -100,9 +100,10 @@ class CollectiveCount(Record):
 
 
 class Communication(Record):
-    """What the ranks of a trial sent each other in one optimizer step.
+    """What one rank of a trial sent and received in one optimizer step; in a pipeline the one that moved most bytes.
 
     Attributes:
+        point_to_point: Sends and receives, each a call: of hidden states and their gradients between stages.
         other: Broadcasts of buffers, barriers and whatever else the model itself starts.
         gradient_reductions: Micro-batches of the step whose backward reduced gradients over the ranks: 1, the last,
             however many are accumulated.
@@ -111,5 +112,12 @@ class Communication(Record):
     all_gather: CollectiveCount = CollectiveCount()
     reduce_scatter: CollectiveCount = CollectiveCount()
     all_reduce: CollectiveCount = CollectiveCount()
+    point_to_point: CollectiveCount = CollectiveCount()
     other: CollectiveCount = CollectiveCount()
     gradient_reductions: int = 1
+
+    @property
+    def num_bytes(self) -> int:
+        """Payload of all kinds together."""
+        counts = (self.all_gather, self.reduce_scatter, self.all_reduce, self.point_to_point, self.other)
+        return sum(count.bytes for count in counts)

@@ -91,10 +91,10 @@ class Prover:
         if self._is_divided(policy):
             self._split_finding(policy)
 
-    def plain_micro_batch(self, policy: RecomputePolicy) -> dict[str, Any] | None:
-        """A micro-batch at which the plain model was run, None where it does not fit; `prepare` comes before."""
+    def plain_micro_batches(self, policy: RecomputePolicy) -> list[dict[str, Any]] | None:
+        """Those of one step of the plain model as it was run, None where it does not fit; `prepare` comes before."""
         baseline = self._baseline_for(policy)
-        return None if baseline is None or baseline.others else baseline.batches[0][0]
+        return None if baseline is None or baseline.others else baseline.batches[0]
 
     def _is_divided(self, policy: RecomputePolicy) -> bool:
         return policy.batch.gradient_accumulation_steps * self._ranks.size > 1

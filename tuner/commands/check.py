@@ -6,13 +6,13 @@ import json
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rich.table import Table
 
 from runners.base import TrialRunner
-from runners.diagnosis.records import Diagnosis, DiagnosisSpec
+from runners.diagnosis.records import Diagnosis, DiagnosisSpec, PeakSplit
 from runners.trial import ModelInspection, TrialResult, TrialStatus
 from search_spaces.choices import SearchChoices
 from search_spaces.policy import NONE, RecomputePolicy
@@ -24,9 +24,10 @@ from tuner.console import EXIT_DONE, EXIT_FAILED, err_console, show, show_text
 from tuner.diagnosis.ablation_table import ablation_table, sizes_table
 from tuner.diagnosis.findings import floor_text, main_consumer_text, remedies_text, verdict_text
 from tuner.diagnosis.habits_text import habits_text
-from tuner.diagnosis.least_memory import least_memory
+from tuner.diagnosis.least_memory import LeastMemory, least_memory
 from tuner.diagnosis.place_table import place_table
 from tuner.diagnosis.predicted_sizes import SizePeaks, difference_text, largest_sizes_text, predicted_sizes
+from tuner.diagnosis.stage_floors import stage_floors_text
 from tuner.memory_size import describe_bytes, format_bytes
 from tuner.single_trial import run_single_trial
 from tuner.stage_text import stages_text
@@ -51,17 +52,16 @@ def check_command(search_file: Path, *, as_json: bool) -> int:
             cap_bytes = assemble.memory_cap_bytes(config, inspection)
             choices = assemble.search_choices(config, inspection)
             result = _plain_trial(config, runner, inspection, choices, cap_bytes)
-        diagnosis = Diagnosis(failure="the plain step did not run")
-        sizes: tuple[SizePeaks, ...] = ()
+        found = _Findings(Diagnosis(failure="the plain step did not run"))
         if result.status is TrialStatus.COMPLETED:
             with _at_work("taking it apart, block by block"):
-                diagnosis, sizes = _diagnosis(config, runner, choices, result, cap_bytes)
+                found = _findings(config, runner, inspection, choices, result, cap_bytes)
     finally:
         runner.close()
     if as_json:
-        show_text(_document(inspection, result, diagnosis, sizes, cap_bytes))
+        show_text(_document(inspection, result, found, cap_bytes))
     else:
-        for part in _report(inspection, choices, result, diagnosis, sizes, cap_bytes):
+        for part in _report(inspection, choices, result, found, cap_bytes):
             show_text(part) if isinstance(part, str) else show(part)
     return EXIT_DONE if result.status is TrialStatus.COMPLETED else EXIT_FAILED
 
@@ -79,12 +79,32 @@ def _plain_trial(
     return result
 
 
-def _diagnosis(
-    config: SearchConfig, runner: TrialRunner, choices: SearchChoices, plain: TrialResult, cap_bytes: int
-) -> tuple[Diagnosis, tuple[SizePeaks, ...]]:
-    """The plain step and the floors at its size and at the smallest, with what was predicted of the floors.
+@dataclass(frozen=True)
+class _Findings:
+    """What a check knows beside the plain trial.
 
-    Beside it what is predicted at each size.
+    Attributes:
+        diagnosis: Of one process, whatever the strategy.
+        sizes: What is predicted at each micro-batch size; of the worst stage of a pipeline.
+        stage_floors: Predicted at each size, the largest first; empty without stages.
+    """
+
+    diagnosis: Diagnosis
+    sizes: tuple[SizePeaks, ...] = ()
+    stage_floors: tuple[LeastMemory, ...] = ()
+
+
+def _findings(
+    config: SearchConfig,
+    runner: TrialRunner,
+    inspection: ModelInspection,
+    choices: SearchChoices,
+    plain: TrialResult,
+    cap_bytes: int,
+) -> _Findings:
+    """The plain step taken apart, and the floors at its size and at the smallest with what was predicted of them.
+
+    The floors of a pipeline are those of its worst stage, and predicted only: one process cannot run them.
     """
     dry_run = runner.dry_run(assemble.dry_run_spec(config, choices))
     shapes = dict.fromkeys((plain.policy.batch, choices.batches[-1]))
@@ -92,10 +112,14 @@ def _diagnosis(
     def dry_run_peaks(policies: Sequence[RecomputePolicy]) -> Sequence[int]:
         return runner.dry_run(assemble.dry_run_spec(config, policies=policies)).peaks_bytes
 
-    every_floor = least_memory(choices, dry_run, choices.batches, cap_bytes=cap_bytes, dry_run_peaks=dry_run_peaks)
+    cut = inspection.pipeline_cut
+    every_floor = least_memory(
+        choices, dry_run, choices.batches, cap_bytes=cap_bytes, dry_run_peaks=dry_run_peaks, cut=cut
+    )
     floor_at = {floor.policy.batch: floor for floor in every_floor}
-    floors = [floor_at[shape] for shape in shapes]
-    peaks = predicted_sizes(choices, dry_run, every_floor, dry_run_peaks=dry_run_peaks)
+    floors = [floor_at[shape] for shape in shapes] if cut is None else []
+    peaks = predicted_sizes(choices, dry_run, every_floor, dry_run_peaks=dry_run_peaks, cut=cut)
+    of_stages = () if cut is None else tuple(every_floor)
     sizes = tuple(size for size in choices.micro_batch_sizes if size <= plain.policy.batch.micro_batch_size)
     diagnosis = runner.diagnosis(
         DiagnosisSpec(
@@ -107,29 +131,23 @@ def _diagnosis(
         )
     )
     if diagnosis.failure is not None:
-        return diagnosis, peaks
+        return _Findings(diagnosis, peaks, of_stages)
     predicted = (
         split.model_copy(
             update={"predicted_peak_bytes": floor.predicted_peak_bytes, "lowest_among": floor.lowest_among}
         )
         for split, floor in zip(diagnosis.floors, floors, strict=True)
     )
-    return diagnosis.model_copy(update={"floors": tuple(predicted)}), peaks
+    return _Findings(diagnosis.model_copy(update={"floors": tuple(predicted)}), peaks, of_stages)
 
 
-def _document(
-    inspection: ModelInspection,
-    result: TrialResult,
-    diagnosis: Diagnosis,
-    sizes: Sequence[SizePeaks],
-    cap_bytes: int,
-) -> str:
+def _document(inspection: ModelInspection, result: TrialResult, found: _Findings, cap_bytes: int) -> str:
     document = {
         "memory_cap_bytes": cap_bytes,
         "inspection": inspection.model_dump(mode="json"),
         "baseline": result.model_dump(mode="json"),
-        "diagnosis": diagnosis.model_dump(mode="json"),
-        "predicted_peaks": [asdict(size) for size in sizes],
+        "diagnosis": found.diagnosis.model_dump(mode="json"),
+        "predicted_peaks": [asdict(size) for size in found.sizes],
     }
     return json.dumps(document, indent=1)
 
@@ -138,18 +156,19 @@ def _report(
     inspection: ModelInspection,
     choices: SearchChoices,
     result: TrialResult,
-    diagnosis: Diagnosis,
-    sizes: Sequence[SizePeaks],
+    found: _Findings,
     cap_bytes: int,
 ) -> Iterator[str | Table]:
     yield from _model_lines(inspection, choices)
     yield from _step_lines(result)
     if result.communication is not None:
-        yield f"  communication of a rank: {communication_text(result.communication)}"
+        rank = "a rank" if result.stage_micro_batches is None else "the stage that sends and receives most"
+        yield f"  communication of {rank}: {communication_text(result.communication)}"
         stages = stages_text(result)
         if stages is not None:
             yield f"  {stages}"
         yield from _short_verdict(result, cap_bytes)
+        yield from map(_wrapped, stage_floors_text(found.stage_floors, found.sizes, result.policy.batch, cap_bytes))
         num_ranks = len(result.stage_micro_batches or ()) or result.policy.batch.data_parallel_degree
         yield _wrapped(
             f"note: what follows is of one process that trains alone, with the whole model and none of the "
@@ -157,7 +176,7 @@ def _report(
         )
     if result.status is not TrialStatus.COMPLETED:
         return
-    plain = diagnosis.plain
+    diagnosis, plain = found.diagnosis, found.diagnosis.plain
     if plain is None:
         yield f"diagnosis: none, {diagnosis.failure}"
         yield from _short_verdict(result, cap_bytes)
@@ -167,21 +186,25 @@ def _report(
     yield f"Who holds the peak, in {unit}:"
     yield place_table(plain, unit)
     yield from map(_wrapped, main_consumer_text(plain, diagnosis.kept_bytes))
-    yield from map(_wrapped, floor_text(diagnosis.floors))
-    yield from map(_wrapped, difference_text(plain, sizes))
-    verdict = [
-        verdict_text(plain, diagnosis.floors, cap_bytes),
-        *largest_sizes_text(plain, diagnosis.floors, sizes, cap_bytes),
-    ]
-    yield _wrapped(" ".join(verdict))
-    remedies = list(remedies_text(plain, diagnosis.floors))
-    if remedies:
-        yield "What helps besides recompute:"
-        yield from (_wrapped(f"  {remedy}") for remedy in remedies)
+    if not found.stage_floors:
+        yield from _verdict(plain, found, cap_bytes)
     if diagnosis.habits is not None:
         yield ""
         yield from map(_wrapped, habits_text(diagnosis.habits))
     yield from _ablation(diagnosis)
+
+
+def _verdict(plain: PeakSplit, found: _Findings, cap_bytes: int) -> Iterator[str]:
+    """Whether recompute can help, and what else would."""
+    floors = found.diagnosis.floors
+    yield from map(_wrapped, floor_text(floors))
+    yield from map(_wrapped, difference_text(plain, found.sizes))
+    verdict = [verdict_text(plain, floors, cap_bytes), *largest_sizes_text(plain, floors, found.sizes, cap_bytes)]
+    yield _wrapped(" ".join(verdict))
+    remedies = list(remedies_text(plain, floors))
+    if remedies:
+        yield "What helps besides recompute:"
+        yield from (_wrapped(f"  {remedy}") for remedy in remedies)
 
 
 def _ablation(diagnosis: Diagnosis) -> Iterator[str | Table]:

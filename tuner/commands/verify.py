@@ -112,7 +112,8 @@ def _show(result: TrialResult, cap_bytes: int, infeasible_reason: str | None) ->
     if stages is not None:
         show_text(stages)
     if result.communication is not None:
-        show_text(f"communication of a rank: {communication_text(result.communication)}")
+        rank = "a rank" if stages is None else "the stage that sends and receives most"
+        show_text(f"communication of {rank}: {communication_text(result.communication)}")
     if result.step_time_s is not None:
         show_text(
             f"step: {result.step_time_s:.4g} s over {result.num_steps} steps (forward {result.forward_time_s:.4g}, "

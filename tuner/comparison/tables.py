@@ -45,6 +45,8 @@ _TITLES = {
     "communication.reduce_scatter.bytes": "  bytes",
     "communication.all_reduce.calls": "all-reduces per step",
     "communication.all_reduce.bytes": "  bytes",
+    "communication.point_to_point.calls": "sends and receives per step",
+    "communication.point_to_point.bytes": "  bytes",
     "communication.other.calls": "other collectives per step",
     "communication.other.bytes": "  bytes",
     "tokens_per_second": "tokens/s",

@@ -123,7 +123,7 @@ _ROWS = (
     *map(_memory, ("parameters", "gradients", "optimizer_states", "buffers", "activations", "temporary")),
     _Row("reshard_after_forward", "text", _resharding),
     *_collectives("all_gather", recompute=True),
-    *(row for kind in ("reduce_scatter", "all_reduce", "other") for row in _collectives(kind)),
+    *(row for kind in ("reduce_scatter", "all_reduce", "point_to_point", "other") for row in _collectives(kind)),
     _measured("tokens_per_second", "rate"),
     _measured("samples_per_second", "rate"),
     _measured("step_time_s", "seconds"),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from runners.parallel.records import PipelineCut
 from runners.trial import DryRunResult
 from search_spaces.choices import SearchChoices
 from search_spaces.policy import BLOCK, BatchShape, RecomputePolicy
@@ -35,18 +36,20 @@ def least_memory(
     *,
     cap_bytes: int,
     dry_run_peaks: Callable[[Sequence[RecomputePolicy]], Sequence[int]],
+    cut: PipelineCut | None = None,
 ) -> list[LeastMemory]:
     """One for each of the batch shapes, which are among those of the choices.
 
     Args:
+        cut: Where a pipeline cuts the model, whose worst stage is meant then.
         dry_run_peaks: Peaks of policies from a dry run of each, for a model whose peaks cannot be added up; empty where
             that fails.
     """
-    if dry_run.profile is None:
+    if dry_run.profile is None or (cut is not None and dry_run.profile.refusal is not None):
         return [LeastMemory(_every_block(choices, shape)) for shape in shapes]
     if dry_run.profile.refusal is not None:
         return [_least_uniform(choices, shape, dry_run_peaks) for shape in shapes]
-    predictor = stretches_predictor(choices, dry_run, None, cap_bytes=cap_bytes, tokens=None)
+    predictor = stretches_predictor(choices, dry_run, None, cap_bytes=cap_bytes, tokens=None, cut=cut)
     candidates, times = predictor.candidates(cap_bytes)
     columns = list(zip(candidates.peaks_bytes.tolist(), times.tolist(), range(len(candidates)), strict=True))
     floors = []

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from runners.diagnosis.records import PeakSplit
+from runners.parallel.records import PipelineCut
 from runners.trial import DryRunResult
 from search_spaces.choices import SearchChoices
 from search_spaces.memory_timeline import MemoryTimeline
 from search_spaces.policy import RecomputePolicy
+from search_spaces.stage_memory import PipelineStages, StageTimeline
 from tuner.diagnosis.least_memory import LeastMemory
 from tuner.memory_size import format_bytes
 
@@ -37,18 +39,24 @@ def predicted_sizes(
     floors: Sequence[LeastMemory],
     *,
     dry_run_peaks: Callable[[Sequence[RecomputePolicy]], Sequence[int]],
+    cut: PipelineCut | None = None,
 ) -> tuple[SizePeaks, ...]:
     """All sizes of the search, the largest first; nothing where nothing can be predicted.
 
     Args:
         floors: One at each size.
         dry_run_peaks: Peaks of policies from a dry run of each; empty where that fails.
+        cut: Where a pipeline cuts the model, whose worst stage is meant then.
     """
-    if dry_run.profile is None:
+    if dry_run.profile is None or (cut is not None and dry_run.profile.refusal is not None):
         return ()
     policies = [RecomputePolicy(batch) for batch in choices.batches]
-    if dry_run.profile.refusal is None:
-        peaks: Sequence[int] = [MemoryTimeline(dry_run.profile).peak_bytes(policy) for policy in policies]
+    if cut is not None:
+        stages = PipelineStages(cut.first_blocks, cut.outside_bytes, cut.hidden_bytes)
+        of_stages = StageTimeline(MemoryTimeline(dry_run.profile), stages)
+        peaks: Sequence[int] = [of_stages.peak_bytes(policy) for policy in policies]
+    elif dry_run.profile.refusal is None:
+        peaks = [MemoryTimeline(dry_run.profile).peak_bytes(policy) for policy in policies]
     else:
         peaks = dry_run_peaks(policies)
     least = {floor.policy.batch: floor.predicted_peak_bytes for floor in floors}

@@ -14,8 +14,10 @@ import numpy as np
 
 from search_spaces.base import SearchSpace
 from search_spaces.choices import SearchChoices
+from search_spaces.memory_profile import StepProfile
+from search_spaces.memory_timeline import MemoryTimeline
 from search_spaces.policy import BlockListPlacement, RecomputePolicy
-from search_spaces.stage_memory import StageTimeline, stage_moments
+from search_spaces.stage_memory import StageHeights, StageTimeline, stage_moments
 from tuner.prediction.candidates import Candidates, listed
 from tuner.prediction.pipeline_features import PipelineFeatures
 from tuner.prediction.placement_features import IntArray
@@ -121,20 +123,17 @@ class PipelineSolver:
         num_micro_batches = batch.gradient_accumulation_steps
         of_stages = []
         for stage, table in enumerate(self._tables):
-            own = stage_moments(step, self._timeline.stages, stage)
-            forward = [step.moments[index] for index in own.forward]
-            backward = [step.moments[index] for index in own.backward]
-            terms = table.terms(step.lists[0], self._timeline.timeline.cell, forward, backward)
-            kept, heights = _kept_and_heights(terms)
-            peaks = [
-                self._timeline.peak_of(step, stage, num_micro_batches, int(k), int(h))
-                for k, h in zip(kept, heights, strict=True)
-            ]
-            of_stages.append(np.array(peaks, dtype=np.int64))
+            terms = self._terms(table, step, self._timeline.timeline, stage)
+            heights = StageHeights(terms.forward_delta, terms.forward_rise, terms.backward_rise)
+            first = self._timeline.first_step(batch.micro_batch_size, stage, num_micro_batches)
+            if first is not None and self._timeline.first_timeline is not None:
+                of_first = self._terms(table, first, self._timeline.first_timeline, stage)
+                heights = replace(heights, first_backward=of_first.backward_rise)
+            of_stages.append(self._timeline.peak_of(step, stage, num_micro_batches, heights))
         return of_stages
 
-
-def _kept_and_heights(terms: ListTerms) -> tuple[IntArray, IntArray]:
-    """For each row what forward of a micro-batch keeps, and how high memory rises in that micro-batch."""
-    heights: IntArray = np.maximum(terms.forward_rise, terms.forward_delta + terms.backward_rise)
-    return terms.forward_delta, heights
+    def _terms(self, table: PlacementTable, step: StepProfile, timeline: MemoryTimeline, stage: int) -> ListTerms:
+        own = stage_moments(step, self._timeline.stages, stage)
+        forward = [step.moments[index] for index in own.forward]
+        backward = [step.moments[index] for index in own.backward]
+        return table.terms(step.lists[0], timeline.cell, forward, backward)

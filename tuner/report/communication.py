@@ -49,10 +49,15 @@ def communication_table(results: StudyResults, summary: StudySummary) -> Communi
 
 
 def _about(results: StudyResults, trial: TrialRecord) -> str:
-    ranks = f"{trial.data_parallel_degree} ranks under {_strategy(results)}"
+    stages = trial.stage_micro_batches
+    who = (
+        f"each of {trial.data_parallel_degree} ranks under {_strategy(results)} takes"
+        if stages is None
+        else f"the stage that sends and receives most, of {len(stages)}, takes"
+    )
     return (
-        f"What each of {ranks} takes part in per optimizer step: calls and their payload. Added by recompute is what "
-        "the same step without the policy does not have."
+        f"What {who} part in per optimizer step: calls and their payload. Added by recompute is what the same step "
+        "without the policy does not have."
     )
 
 

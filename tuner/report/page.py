@@ -18,6 +18,7 @@ from tuner.report.memory_split import memory_split
 from tuner.report.noise import drift_figure, noise_facts, playoff_rows, spread_figure
 from tuner.report.placement import block_strips, legend
 from tuner.report.predictions import error_rows, peak_figure, step_time_figure
+from tuner.report.stages import stages_view
 from tuner.report.time_split import time_split
 from tuner.report.trial_rows import trial_table
 from tuner.results import StudyResults
@@ -51,6 +52,7 @@ def report_html(results: StudyResults, summary: StudySummary) -> str:
         ablation=ablation_tables(results.unit_costs),
         time_split=time_split(results, summary),
         memory_split=memory_split(results, summary),
+        stages=stages_view(results, summary),
         communication=communication_table(results, summary),
         peak_figure=peak_figure(results.trials, results.memory_cap_bytes),
         step_time_figure=step_time_figure(results.trials),

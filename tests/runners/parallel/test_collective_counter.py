@@ -10,6 +10,8 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 from runners.measure.phases import PhaseSwitch
 from runners.parallel.collective_counter import count_collectives
+from runners.parallel.ranks import RankGroup
+from runners.parallel.records import RankSpec
 
 WHOLE = torch.ones(8)
 
@@ -38,6 +40,11 @@ def test_a_collective_is_one_call_of_its_kind_with_the_bytes_of_the_whole(kind: 
     with CommDebugMode() as debug:
         start()
     assert debug.get_total_counts() == 1
+
+
+def test_what_ranks_agree_on_is_not_counted() -> None:
+    ranks = RankGroup(RankSpec(rank=0, size=1, address="localhost", port=1), torch.device("cpu"))
+    assert list(count_collectives(lambda: ranks.gather("a figure"), PhaseSwitch()).by_kind) == []
 
 
 def test_what_is_started_while_something_is_rebuilt_is_told_apart() -> None:

@@ -134,3 +134,17 @@ def test_a_step_is_counted_as_torch_counts_it(
     # Gradients are reduced once, in the last micro-batch, however many there are.
     reductions = {"all_reduce": 1} if strategy == "ddp" else {"reduce_scatter": NUM_BLOCKS + 1}
     assert by_kind == {**{kind: calls * num_micro_batches for kind, calls in per_micro_batch.items()}, **reductions}
+
+
+def test_sends_and_receives_of_a_pipeline_are_point_to_point() -> None:
+    def exchange() -> None:
+        sent, received = torch.ones(8), torch.empty(8)
+        ways = [dist.P2POp(dist.isend, sent, 1), dist.P2POp(dist.irecv, received, 1)]
+        for work in dist.batch_isend_irecv(ways):
+            work.wait()
+        dist.send(sent, 1)
+
+    with process_group("pipeline"):
+        counts = count_collectives(exchange, PhaseSwitch())
+    assert list(counts.by_kind) == ["point_to_point"]
+    assert (counts.of("point_to_point").calls, counts.of("point_to_point").num_bytes) == (3, 3 * 32)

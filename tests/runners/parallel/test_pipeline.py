@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from runners.parallel.records import CollectiveCount
 from runners.ray_runner import RayRunner, RayRunnerOptions
 from runners.trial import InspectionSpec, MeasurementSpec, TrialResult, TrialSpec, TrialStatus, Verdict, WorkloadSpec
 from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy, Region
@@ -78,6 +79,13 @@ class TestTwoStages:
         assert result.verification.recompute_verdict is Verdict.MATCH
         assert result.verification.split_verdict is Verdict.MATCH
         assert result.stage_micro_batches == (2, 1)
+        assert result.communication is not None
+        # Stage 0 sends four hidden states and receives as many gradients, 2 samples of 16 tokens each.
+        assert result.communication.point_to_point == CollectiveCount(
+            calls=8, bytes=8 * 2 * 16 * 16 * 4, calls_added_by_recompute=0, bytes_added_by_recompute=0
+        )
+        # The embedding is tied to the head, so both ends add up its gradients.
+        assert (result.communication.all_gather.calls, result.communication.all_reduce.calls) == (0, 1)
         assert result.stage_peak_memory_bytes is not None
         assert result.peak_memory_bytes == max(result.stage_peak_memory_bytes) == result.stage_peak_memory_bytes[0]
         assert result.peak_rank == 0
@@ -89,6 +97,32 @@ class TestTwoStages:
         assert (result.status, result.reason) == (TrialStatus.COMPLETED, None)
         assert result.verification is not None
         assert result.verification.split_verdict is Verdict.MATCH
+
+    @pytest.mark.parametrize(
+        ("how", "stage", "status", "reason"),
+        [
+            ("runtime_error", 1, TrialStatus.FAILED, "rank 1: RuntimeError: I have no memory of this place"),
+            ("typed", 0, TrialStatus.OUT_OF_MEMORY, "rank 0: OutOfMemoryError: the device has no more"),
+            ("fork_and_die", 1, TrialStatus.FAILED, "rank 1: worker died (exit code 9"),
+            ("kill", 0, TrialStatus.FAILED, "rank 0: worker died (signal 9, SIGKILL, likely memory)"),
+        ],
+    )
+    def test_the_stage_that_fails_is_named_and_the_next_trial_runs(
+        self, two_stages: RayRunner, trials: Any, how: str, stage: int, status: TrialStatus, reason: str
+    ) -> None:
+        maker = trials("ranks.py:failing", args={"how": how, "rank": stage})
+        result = run(two_stages, spec_of(two_stages, maker.workload(), (), num_stages=2))
+        assert (result.status, str(result.reason)[: len(reason)]) == (status, reason)
+        plain = run(two_stages, spec_of(two_stages, gpt_workload(), (), num_stages=2))
+        assert plain.status is TrialStatus.COMPLETED
+
+    def test_the_stage_that_hangs_is_named_with_its_line(self, two_stages: RayRunner, trials: Any) -> None:
+        maker = trials("ranks.py:failing", args={"how": "loop", "rank": 1})
+        spec = spec_of(two_stages, maker.workload(), (), num_stages=2).model_copy(update={"timeout_s": 30.0})
+        result = run(two_stages, spec)
+        assert result.status is TrialStatus.TIMED_OUT
+        assert "rank 1: not finished after 30 s; it stands in resources.py line" in str(result.reason)
+        assert "the other ranks wait for it" in str(result.reason)
 
     def test_a_segment_over_a_border_ends_the_trial_with_the_reason(self, two_stages: RayRunner) -> None:
         spec = spec_of(two_stages, gpt_workload(), (Region(0, 3, "segment", 4),), num_stages=2)

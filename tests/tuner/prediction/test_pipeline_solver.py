@@ -27,14 +27,21 @@ REBUILT = {"none": 0, "attention": 4, "block": 10}
 STAGES = PipelineStages(first_blocks=(0, 2), outside_bytes=(40, 30), hidden_bytes=(8,))
 
 
-def profile_of(micro_batch_sizes: tuple[int, ...]) -> MemoryProfile:
-    def step(size: int) -> StepProfile:
+#: Of a block that finds no gradients, which then stay: bytes alive after its backward, and most within it, on top.
+GRADIENTS, GRADIENTS_WORKING = 50, 40
+
+
+def profile_of(micro_batch_sizes: tuple[int, ...], first_sizes: tuple[int, ...] = ()) -> MemoryProfile:
+    def step(size: int, *, is_first: bool = False) -> StepProfile:
+        made, working = (GRADIENTS, GRADIENTS_WORKING) if is_first else (0, 0)
         cells = tuple(
             Cell(
                 (0,),
                 action,
                 Stretch(KEPT[action] * size, (KEPT[action] + 5) * size, flops=10 * size),
-                Stretch(-KEPT[action] * size, WORKING[action] * size, flops=(20 + REBUILT[action]) * size),
+                Stretch(
+                    made - KEPT[action] * size, working + WORKING[action] * size, flops=(20 + REBUILT[action]) * size
+                ),
             )
             for action in ACTIONS
         )
@@ -47,9 +54,10 @@ def profile_of(micro_batch_sizes: tuple[int, ...]) -> MemoryProfile:
             Moment("fixed", Stretch(-7 * size, 3 * size)),
         )
         blocks = ListProfile("blocks", tuple(range(NUM_BLOCKS)), (0,) * NUM_BLOCKS, cells, (50,) * NUM_BLOCKS)
-        return StepProfile(size, True, 4 * 270 + 64, moments, (blocks,), Stretch(-270, 30))
+        return StepProfile(size, not is_first, 4 * 270 + 64, moments, (blocks,), Stretch(-270, 30))
 
-    return MemoryProfile(270, 270, 540, tuple(step(size) for size in micro_batch_sizes))
+    steps = tuple(step(size) for size in micro_batch_sizes)
+    return MemoryProfile(270, 270, 540, steps, first_steps=tuple(step(size, is_first=True) for size in first_sizes))
 
 
 @pytest.fixture
@@ -60,7 +68,7 @@ def choices() -> SearchChoices:
 
 @pytest.fixture
 def timeline(choices: SearchChoices) -> StageTimeline:
-    return StageTimeline(MemoryTimeline(profile_of((1, 2, 4, 8))), STAGES)
+    return StageTimeline(MemoryTimeline(profile_of((1, 2, 4, 8), (8,))), STAGES)
 
 
 @pytest.fixture
@@ -109,6 +117,21 @@ def test_peaks_count_the_micro_batches_in_flight_of_each_stage(choices: SearchCh
         7 + 10 + 105, 7 + 10 + 100 + 20, 7 + 10 + 110
     )
     assert second == 4 * (100 + 30) + 64 + 16 * 8 + 2 * max(60 + 100 + 70, 60 + 100 + 30 + 20)
+
+
+def test_a_stage_that_holds_all_of_a_step_at_once_has_no_gradients_then(
+    choices: SearchChoices, timeline: StageTimeline
+) -> None:
+    (of_list,) = choices.block_lists
+    policy = choices.policy(choices.batch(8), (of_list.place(["block", "block", "none", "none"]),))
+    first, second = timeline.stage_peaks(policy)
+    held = 4 * (100 + 40) + 64 + 16 * 8
+    kept = 8 * (7 + 10 + 10)
+    # Two micro-batches with the first one's backward, of which the second block's comes first; its gradients stay.
+    full = 2 * kept + max(40 + 8 * 110, 50 - 8 * 10 + 40 + 8 * 110, 100 - 8 * 20 + 8 * 3) - (100 + 40)
+    assert first == held + max(full, kept + 8 * 110)
+    # The last stage runs backward at once and finds gradients from its second micro-batch on.
+    assert second == 4 * (100 + 30) + 64 + 16 * 8 + 8 * max(200 + 70, 200 + 30 + 20)
 
 
 @pytest.mark.parametrize("batch_index", range(4))
