@@ -99,25 +99,25 @@ class TestTwoStages:
         assert result.verification.split_verdict is Verdict.MATCH
 
     @pytest.mark.parametrize(
-        ("how", "stage", "status", "reason"),
+        ("how", "status", "reason"),
         [
-            ("runtime_error", 1, TrialStatus.FAILED, "rank 1: RuntimeError: I have no memory of this place"),
-            ("typed", 0, TrialStatus.OUT_OF_MEMORY, "rank 0: OutOfMemoryError: the device has no more"),
-            ("fork_and_die", 1, TrialStatus.FAILED, "rank 1: worker died (exit code 9"),
-            ("kill", 0, TrialStatus.FAILED, "rank 0: worker died (signal 9, SIGKILL, likely memory)"),
+            ("runtime_error", TrialStatus.FAILED, "rank 1: RuntimeError: I have no memory of this place"),
+            ("typed", TrialStatus.OUT_OF_MEMORY, "rank 1: OutOfMemoryError: the device has no more"),
+            ("fork_and_die", TrialStatus.FAILED, "rank 1: worker died (exit code 9"),
+            ("kill", TrialStatus.FAILED, "rank 1: worker died (signal 9, SIGKILL, likely memory)"),
         ],
     )
     def test_the_stage_that_fails_is_named_and_the_next_trial_runs(
-        self, two_stages: RayRunner, trials: Any, how: str, stage: int, status: TrialStatus, reason: str
+        self, two_stages: RayRunner, trials: Any, how: str, status: TrialStatus, reason: str
     ) -> None:
-        maker = trials("ranks.py:failing", args={"how": how, "rank": stage})
+        maker = trials("ranks.py:failing", args={"how": how})
         result = run(two_stages, spec_of(two_stages, maker.workload(), (), num_stages=2))
         assert (result.status, str(result.reason)[: len(reason)]) == (status, reason)
         plain = run(two_stages, spec_of(two_stages, gpt_workload(), (), num_stages=2))
         assert plain.status is TrialStatus.COMPLETED
 
     def test_the_stage_that_hangs_is_named_with_its_line(self, two_stages: RayRunner, trials: Any) -> None:
-        maker = trials("ranks.py:failing", args={"how": "loop", "rank": 1})
+        maker = trials("ranks.py:failing", args={"how": "loop"})
         spec = spec_of(two_stages, maker.workload(), (), num_stages=2).model_copy(update={"timeout_s": 30.0})
         result = run(two_stages, spec)
         assert result.status is TrialStatus.TIMED_OUT
