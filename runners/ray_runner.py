@@ -65,8 +65,9 @@ AnswerT = TypeVar("AnswerT", bound=Answer)
 
 #: Seconds for which a look at the cluster's nodes holds.
 _LOOK_INTERVAL_S = 1.0
-#: Seconds that an agent may take to come up on a cluster that has the resources in total.
-_AGENT_TIMEOUT_S = 120.0
+#: Seconds that an agent may take to come up on a cluster that has the resources in total, and between two looks whether
+#: it still has them.
+_AGENT_TIMEOUT_S, _AGENT_LOOK_S = 120.0, 5.0
 #: Seconds that a node whose memory was full may take to have room for a process again, and between two tries.
 _MEMORY_TIMEOUT_S, _MEMORY_PAUSE_S = 60.0, 2.0
 #: Seconds that a cluster may be without a node that a trial fits on: one that is started again, or added.
@@ -98,6 +99,10 @@ class RayRunnerOptions:
     num_ranks: int | None = None
 
 
+class NoNodeError(RunnerError):
+    """The last node that a trial fits on has gone."""
+
+
 @dataclass
 class _InFlight:
     spec: TrialSpec
@@ -115,7 +120,8 @@ class RayRunner:
         self._resources: dict[str, float] = {}
         self._idle: list[tuple[Any, str]] = []
         self._in_flight: dict[Any, _InFlight] = {}
-        self._waiting: list[TrialSpec] = []  # Trials whose node was lost, until there is room to run them again.
+        # Trials whose node was lost, until there is room to run them, and whether they had begun there.
+        self._waiting: list[tuple[TrialSpec, bool]] = []
         self._code: Any = None
         self._capacity = 0
         self._looked_at = -math.inf
@@ -247,7 +253,10 @@ class RayRunner:
         return self._ask("step_timeline", spec, StepTimeline)
 
     def submit(self, spec: TrialSpec) -> None:
-        self._submit(spec, retried=False)
+        try:
+            self._submit(spec, retried=False)
+        except NoNodeError:
+            self._waiting.append((spec, False))
 
     def collect(self, timeout_s: float) -> Sequence[TrialResult]:
         self._raise_if_head_is_gone()
@@ -271,7 +280,7 @@ class RayRunner:
     def cancel(self) -> Sequence[TrialResult]:
         cancelled = [
             failed_trial(spec, TrialStatus.CANCELLED, "the study was stopped before the trial ended")
-            for spec in [*(flight.spec for flight in self._in_flight.values()), *self._waiting]
+            for spec in [*(flight.spec for flight in self._in_flight.values()), *(spec for spec, _ in self._waiting)]
         ]
         end_agents([flight.agent for flight in self._in_flight.values()], is_head_gone=self._is_head_gone)
         self._in_flight.clear()
@@ -322,7 +331,10 @@ class RayRunner:
         time.sleep(timeout_s)
 
     def _ask(self, kind: QuestionKind, spec: QuestionSpec, answer_type: type[AnswerT]) -> AnswerT:
-        agent, node_id = self._take_agent()
+        try:
+            agent, node_id = self._take_agent()
+        except NoNodeError as error:
+            return answer_type(failure=str(error))
         try:
             answer = ray.get(agent.ask.remote(kind, spec.model_dump_json(), spec.timeout_s))
         except ray.exceptions.RayError as error:
@@ -373,7 +385,7 @@ class RayRunner:
             slowness,
             flight.spec.trial_number,
         )
-        self._waiting.append(flight.spec)
+        self._waiting.append((flight.spec, True))
         return True
 
     def _nodes(self) -> list[dict[str, Any]]:
@@ -406,16 +418,19 @@ class RayRunner:
             again = ", the second time" if flight.retried else ""
             return lost.model_copy(update={"reason": f"{lost.reason}{again}"})
         logger.warning("trial %d: %s; running it again", flight.spec.trial_number, lost.reason)
-        self._waiting.append(flight.spec)
+        self._waiting.append((flight.spec, True))
         return None
 
     def _run_waiting(self) -> list[TrialResult]:
         """Runs lost trials again as far as there is room; answers those for which there is none any more."""
-        lost = []
-        while self._waiting and (not self._in_flight or len(self._in_flight) < self.capacity()):
-            spec = self._waiting.pop()
+        lost: list[TrialResult] = []
+        while self._waiting and len(self._in_flight) < self.capacity():
+            spec, retried = self._waiting.pop()
             try:
-                self._submit(spec, retried=True)
+                self._submit(spec, retried=retried)
+            except NoNodeError:
+                self._waiting.append((spec, retried))
+                break
             except RunnerError as error:
                 lost.append(failed_trial(spec, TrialStatus.NODE_LOST, f"its node was lost, and then {error}"))
         return lost
@@ -476,13 +491,20 @@ class RayRunner:
     def _introduction(self, agent: Any) -> dict[str, str]:
         """What the agent says of itself once it is up; on a shared cluster that waits until others give room."""
         answer = agent.introduce.remote()
+        deadline = time.monotonic() + _AGENT_TIMEOUT_S
         while True:
             try:
-                introduction: dict[str, str] = ray.get(answer, timeout=_AGENT_TIMEOUT_S)
+                introduction: dict[str, str] = ray.get(answer, timeout=_AGENT_LOOK_S)
                 return introduction
             except ray.exceptions.GetTimeoutError as error:
+                if self._num_slots(self._nodes()) < 1:
+                    ray.kill(agent)
+                    raise NoNodeError(f"no node of the Ray cluster has {self._amounts()} any more") from error
+                if time.monotonic() < deadline:
+                    continue
                 if self._share is not None and self._share.num_trials(self._num_slots(alive_nodes())) >= 1:
                     logger.info("waiting for %s: all of it is in use on the cluster", self._amounts())
+                    deadline += _AGENT_TIMEOUT_S
                     continue
                 ray.kill(agent)
                 raise RunnerError(

@@ -1,9 +1,10 @@
-"""Runs trials on a cluster of two nodes, takes away the node of the first, and prints how each trial ended."""
+"""Runs trials on a cluster of two nodes, takes both away, gives one back, and prints how each trial ended."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,13 @@ def trial(number: int, folder: Path) -> TrialSpec:
 
 
 def wait_for(path: Path) -> None:
+    wait_until(path.exists)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} did not appear"
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.1)
 
 
@@ -63,6 +68,12 @@ def main(folder: Path) -> None:
     runner.submit(trial(2, folder))
     wait_for(folder / "began-2")
     cluster.remove_node(kept)
+    collect(runner)
+    cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    wait_until(lambda: runner.capacity() == 1)
+    (folder / "go").touch()
+    runner.submit(trial(3, folder))
     collect(runner)
     runner.close()
     print("left", len(runner._in_flight) + len(runner._waiting))

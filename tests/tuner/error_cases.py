@@ -192,57 +192,6 @@ IN_SEARCH_FILES = (
         "tracking", "tracking: {uri: ./mlruns}", ".yaml:5: tracking.uri | './mlruns' | allowed: | write sqlite:"
     ),
     in_section("optimizer", "optimizer: {name: lion}", ".yaml:5: optimizer.name | is 'lion' | allowed: | adadelta"),
-    in_model(
-        "budget",
-        "compile_memory_budget: 0.5",
-        ".yaml:2: model.compile_memory_budget | is 0.5 | allowed with model.compile | remove compile_memory_budget",
-    ),
-    in_model("compile", "compile: true", ".yaml:2: model.compile | is true | allowed: blocks, model or null"),
-    in_section(
-        "no operator",
-        "placement: {actions: ['selective:mm']}",
-        ".yaml:5: placement.actions[0] | 'mm' names no operator | allowed: namespace.operator.overload",
-    ),
-    in_section(
-        "two presets",
-        "placement: {actions: ['selective:matmuls+every_second_matmul']}",
-        ".yaml:5: placement.actions[0] | every_second_matmul | allowed: matmuls or | name one of the two",
-    ),
-    in_section(
-        "offload with a unit",
-        "placement: {actions: [offload+mlp]}",
-        ".yaml:5: placement.actions[0] | is 'offload+mlp' | allowed: none, block | joined by +",
-    ),
-    in_section(
-        "segment sizes",
-        "placement: {actions: [none, block], segment_sizes: [2]}",
-        ".yaml:5: placement.segment_sizes | is set | has no segment | add it there or remove",
-    ),
-    in_section(
-        "ranks alone",
-        "runner: {data_parallel_degree: 2}",
-        ".yaml:5: runner.data_parallel_degree | is 2 | none has 1 rank | set the second to ddp",
-    ),
-    in_section(
-        "ranks that do not divide",
-        "runner: {data_parallel_degree: 3, strategy: ddp}",
-        ".yaml:5: runner.data_parallel_degree | is 3 | allowed: 1, 2, 4, 8 | change one",
-    ),
-    in_section(
-        "strategy",
-        "runner: {strategy: fsdp}",
-        ".yaml:5: runner.strategy | is 'fsdp' | allowed: none, ddp | mean fsdp2?",
-    ),
-    in_section(
-        "resharding",
-        "runner: {reshard_after_forward: search}",
-        ".yaml:5: runner.reshard_after_forward | is search | allowed: true; | or set runner.strategy to fsdp2",
-    ),
-    in_section(
-        "a part of a device",
-        "runner: {resources_per_trial: {GPU: 0.5}}",
-        ".yaml:5: runner.resources_per_trial | asks GPU: 0.5 | allowed: whole devices | distort each other",
-    ),
     in_search(
         "no divisor",
         "sequence",
