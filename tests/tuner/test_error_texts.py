@@ -10,6 +10,7 @@ import pytest
 from click.testing import Result
 from error_cases import IN_POLICY_FILES, IN_RESULTS, IN_SEARCH_FILES, ON_COMMAND_LINES, SEARCH, Mistake, write_files
 from mode_mistakes import IN_MODES
+from model_mistakes import IN_MODELS
 
 Tune = Callable[..., Result]
 
@@ -58,6 +59,12 @@ def test_results(mistake: Mistake, tune: Tune, folder: Path) -> None:
 
 @pytest.mark.parametrize("mistake", ON_COMMAND_LINES, ids=lambda mistake: mistake.name)
 def test_a_command_line(mistake: Mistake, tune: Tune, folder: Path) -> None:
+    check(mistake, tune, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", IN_MODELS, ids=lambda mistake: mistake.name)
+def test_a_model(mistake: Mistake, tune: Tune, folder: Path) -> None:
     check(mistake, tune, folder)
 
 
