@@ -133,13 +133,15 @@ class RankTeam:
         """
         spec = TrialSpec.model_validate_json(spec_json)
         workload = spec.workload.model_dump_json()
+        limits = self._proof_limits.get(workload, spec.proof_limits)
         while True:
-            limits = self._proof_limits.get(workload, spec.proof_limits)
             watched = self._run_on_all(spec.model_copy(update={"proof_limits": limits}))
             if not isinstance(watched, RankFailure) or watched.tighter_limits is None:
                 break
             self._end_workers()
-            self._proof_limits[workload] = watched.tighter_limits
+            limits = watched.tighter_limits
+            if limits.split != "none":  # What is out of reach for one policy may not be for the next.
+                self._proof_limits[workload] = limits
         if isinstance(watched, RankFailure):
             self._end_workers()
             return failed_trial(spec, watched.status, watched.reason, detail=watched.detail).model_dump_json()

@@ -27,6 +27,8 @@ from search_spaces.policy import COMPILE_MODEL, RecomputePolicy
 
 #: Steps that measuring memory takes; they warm up the step that is timed afterwards.
 _MEMORY_STEPS = 2
+#: Tries at a peak of several ranks, some of which may not be seen well.
+_MOST_PEAK_TRIES = 8
 #: Steps after which DDP has put its buckets in the order of the gradients, so that their memory is what it stays.
 _STEPS_UNTIL_SETTLED = 2
 #: Share of a trial's own step that the interleaved reference may take.
@@ -72,9 +74,7 @@ class TrialRun:
         verification = self._verify(rig, micro_batches)
         if self._policy.compile is not None:
             rig.step.run(micro_batches)  # What compiling takes is no part of the step's memory.
-        rig.phases.host_bytes = 0
-        own_peak = session.device.measure_peak(RigStep(rig, micro_batches), live_bytes_before_trial=live_bytes)
-        peaks = session.ranks.gather(own_peak)
+        peaks = session.ranks.gather(self._own_peak(rig, micro_batches, live_bytes))
         peak = max(peaks, key=lambda of_rank: of_rank.capped_bytes)
         offloaded_bytes = rig.phases.host_bytes // _MEMORY_STEPS
         of_stages = self._of_stages(rig, peaks)
@@ -86,6 +86,16 @@ class TrialRun:
         result = self._result(verification, peak, flops, times)
         of_ranks = {} if communication is None else {"peak_rank": peaks.index(peak), "communication": communication}
         return result.model_copy(update={"offloaded_bytes": offloaded_bytes, **of_ranks, **of_stages})
+
+    def _own_peak(self, rig: Rig, micro_batches: Sequence[Mapping[str, Any]], live_bytes: int) -> PeakMemory:
+        """Of this rank. Several ranks measure equally often, until each has seen a step well."""
+        device, ranks, tries = self._session.device, self._session.ranks, list[PeakMemory]()
+        while True:
+            rig.phases.host_bytes = 0
+            tries.append(device.measure_peak(RigStep(rig, micro_batches), live_bytes_before_trial=live_bytes))
+            seen_well = [peak for peak in tries if not peak.may_be_less]
+            if ranks.size == 1 or len(tries) == _MOST_PEAK_TRIES or not any_rank(ranks, not seen_well):
+                return seen_well[0] if seen_well else min(tries, key=lambda peak: peak.capped_bytes)
 
     def _of_stages(self, rig: Rig, peaks: Sequence[PeakMemory]) -> dict[str, tuple[int, ...]]:
         """What a pipeline has one figure of for each stage; the step whose memory was measured is the last one."""

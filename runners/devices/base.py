@@ -26,11 +26,13 @@ class PeakMemory:
         allocated_bytes: Most bytes in live tensors, kernels' scratch included.
         reserved_bytes: Most bytes the caching allocator held; None where the device has no such allocator.
         by_kind: What was alive at the worst moment; None where the device cannot tell.
+        may_be_less: Not everything that was given back was seen; another step may be seen better.
     """
 
     allocated_bytes: int
     reserved_bytes: int | None
     by_kind: MemoryByKind | None
+    may_be_less: bool = False
 
     @property
     def capped_bytes(self) -> int:

@@ -92,7 +92,8 @@ class CpuDevice:
         alive["gradients"] += buckets
         # Inputs and whatever else the model keeps between steps are held for backward as activations are.
         alive["activations"] = peak - sum(static.values()) - alive["gradients"] - alive["temporary"]
-        return PeakMemory(peak, None, MemoryByKind(**static, **alive))
+        may_be_less = trace.lacks_frees(self._live_storages())
+        return PeakMemory(peak, None, MemoryByKind(**static, **alive), may_be_less)
 
     @contextmanager
     def memory_limit(self, limit_bytes: int | None) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -82,6 +82,25 @@ class AllocationTrace:
             for block in self.allocations()
             if block.allocated_ns <= time_ns and (block.freed_ns is None or block.freed_ns > time_ns)
         ]
+
+    def lacks_frees(self, live: Container[int]) -> bool:
+        """Whether blocks were given back without a record, so that the trace shows more alive than there was.
+
+        The profiler does not see threads of others. Those of gloo hold what a collective works on, and where the
+        machine is busy they may be the last to let go of it.
+
+        Args:
+            live: Addresses of all blocks that are in use at the end.
+        """
+        alive: set[int] = set()
+        for _, num_bytes, address in self.changes:
+            if num_bytes < 0:
+                alive.discard(address)
+            elif address in alive:
+                return True
+            else:
+                alive.add(address)
+        return any(address not in live for address in alive)
 
     def named(self, name: str) -> list[Interval]:
         return [interval for interval in self.intervals if interval.name == name]

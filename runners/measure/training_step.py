@@ -25,6 +25,10 @@ class TrainingStep:
         phases: Told when each part of the step begins and ends.
         autocast: Lower precision of the forward pass; None runs it as the parameters are.
         parallel: The model as its ranks train it; None trains it in this process alone.
+
+    Attributes:
+        reduces_each: Gradients are reduced over ranks after every micro-batch instead of after the last one: more
+            traffic for less memory.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class TrainingStep:
         self.parallel: ParallelModel = parallel or SingleModel(model)
         self.optimizer = optimizer
         self.phases = phases
+        self.reduces_each = False
         self._workload = workload
         self._device = device
         self._autocast = autocast
@@ -76,7 +81,7 @@ class TrainingStep:
         for index, micro_batch in enumerate(micro_batches):
             if before_micro_batch is not None:
                 before_micro_batch()
-            with self.parallel.micro_batch(is_last=index == len(micro_batches) - 1):
+            with self.parallel.micro_batch(is_last=self.reduces_each or index == len(micro_batches) - 1):
                 with self.phases.phase(Phase.FORWARD):
                     loss, weight = self._forward(micro_batch)
                 with self.phases.phase(Phase.BACKWARD):

@@ -191,7 +191,10 @@ def _compare(
 def _compare_among_ranks(
     setup: ProofSetup, sequence_length: int | None, num_samples: int, attempt: _Attempt
 ) -> SplitFinding:
-    """The same samples by the same ranks, in the policy's micro-batches and one by one."""
+    """The same samples by the same ranks, in the policy's micro-batches and one by one.
+
+    One by one, gradients are reduced each time: whole ones that add up may be more than the policy's own step holds.
+    """
     ranks = setup.ranks
     own, num_parts = setup.data_place
     whole = setup.batch(num_samples, step=_SPLIT_STEP, part=0, sequence_length=sequence_length)
@@ -199,7 +202,8 @@ def _compare_among_ranks(
     for size in (attempt.size, 1):
         example = setup.batch(size, step=_SPLIT_STEP, part=1, sequence_length=sequence_length)
         parts = split_batch(whole, example, num_samples=num_samples, micro_batch_size=size)
-        runs.append(_silent_run(setup, parts[own::num_parts], attempt.placed(size, None, ranks)))
+        placed = attempt.placed(size, None, ranks)
+        runs.append(_silent_run(setup, parts[own::num_parts], placed, reduces_each=size != attempt.size))
     (as_policy, unsilenced), (one_by_one, _) = runs
     finding = None
     if ranks.rank == 0:
@@ -266,11 +270,16 @@ def _judged(
 
 
 def _silent_run(
-    setup: ProofSetup, micro_batches: list[dict[str, Any]], placed: RecomputePolicy | None = None
+    setup: ProofSetup,
+    micro_batches: list[dict[str, Any]],
+    placed: RecomputePolicy | None = None,
+    *,
+    reduces_each: bool = False,
 ) -> tuple[TrainingRecord, set[str]]:
     """One step's record, and what drew random numbers all the same."""
     rig = setup.fresh_rig(divided_for=placed)
     rig.place(placed)
+    rig.step.reduces_each = reduces_each
     setup.seed_alike()
     before = stream_digests(setup.device)
     with silenced() as unsilenced:

@@ -92,11 +92,11 @@ class TestTwoRanks:
 
     @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
     def test_the_rank_that_hangs_is_named_with_its_line(self, runner: RayRunner, trials: Trials, strategy: str) -> None:
-        spec = spec_of(trials("ranks.py:failing", args={"how": "loop"}), strategy=strategy, timeout_s=25.0)
+        spec = spec_of(trials("ranks.py:failing", args={"how": "loop"}), strategy=strategy, timeout_s=30.0)
         result = run(runner, spec)
         assert result.status is TrialStatus.TIMED_OUT
         assert result.reason is not None
-        assert result.reason.startswith("rank 1: not finished after 25 s; it stands in resources.py line")
+        assert result.reason.startswith("rank 1: not finished after 30 s; it stands in resources.py line")
         assert "the other ranks wait for it" in result.reason
 
     def test_a_loss_that_differs_between_ranks_is_another_training(self, runner: RayRunner, trials: Trials) -> None:

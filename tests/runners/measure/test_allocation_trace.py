@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -127,3 +128,25 @@ class TestRecorder:
                 model(torch.randn(4, 8)).sum().backward()
                 model.zero_grad(set_to_none=True)
         assert sum(change[1] for change in recorder.trace().changes) == 0
+
+    @pytest.mark.parametrize("is_address_used_again", [True, False])
+    def test_what_another_thread_gives_back_is_not_seen_and_that_is_known(self, is_address_used_again: bool) -> None:
+        held = []
+        recorder = AllocationRecorder()
+        with recorder.recording():
+            held.append(torch.empty(3000))
+            address = held[0].data_ptr()
+            thread = threading.Thread(target=held.clear)
+            thread.start()
+            thread.join()
+        trace = recorder.trace()
+        if is_address_used_again:
+            trace = AllocationTrace((*trace.changes, (trace.changes[-1][0] + 1, 8, address)), ())
+        assert trace.lacks_frees(live={address} if is_address_used_again else set())
+
+    def test_nothing_lacks_where_all_that_is_alive_is_known(self) -> None:
+        recorder = AllocationRecorder()
+        with recorder.recording():
+            kept = torch.empty(100)
+            torch.empty(200)
+        assert not recorder.trace().lacks_frees({kept.data_ptr()})
