@@ -41,6 +41,7 @@ def _run(spec: PlayoffSpec, session: WorkerSession) -> PlayoffResult:
     num_lengths = len(session.spec.sequence_lengths) or 1
     rigs = RigsByDivision(session)
     rounds: list[list[TimedRun]] = []
+    rounds_start = start
     for number in range(_WARMUP_ROUNDS + spec.max_rounds):
         timed: dict[int, TimedRun] = {}
         for offset in range(len(spec.policies)):
@@ -48,11 +49,15 @@ def _run(spec: PlayoffSpec, session: WorkerSession) -> PlayoffResult:
             rig = rigs.placed(policies[index])
             cycle = steps[index]
             timed[index] = time_once(lambda: run_in_turn(rig.step, cycle), session.device, session.ranks)  # noqa: B023  # called at once
-        if number >= _WARMUP_ROUNDS:
-            rounds.append([timed[index] for index in range(len(spec.policies))])
+        if number < _WARMUP_ROUNDS:
+            # Models were built in there, which is not to be paid with rounds.
+            rounds_start = time.monotonic()
+            continue
+        rounds.append([timed[index] for index in range(len(spec.policies))])
+        now = time.monotonic()
+        is_late = _is_late(spec, rounds_s=now - rounds_start, elapsed_s=now - start)
         if len(rounds) >= spec.min_rounds and (
-            any_rank(session.ranks, _is_late(spec, time.monotonic() - start))
-            or _is_steady(rounds, spec.relative_spread)
+            any_rank(session.ranks, is_late) or _is_steady(rounds, spec.relative_spread)
         ):
             break
     return PlayoffResult(
@@ -61,8 +66,8 @@ def _run(spec: PlayoffSpec, session: WorkerSession) -> PlayoffResult:
     )
 
 
-def _is_late(spec: PlayoffSpec, elapsed_s: float) -> bool:
-    if spec.timing_budget_s is not None and elapsed_s > spec.timing_budget_s:
+def _is_late(spec: PlayoffSpec, *, rounds_s: float, elapsed_s: float) -> bool:
+    if spec.timing_budget_s is not None and rounds_s > spec.timing_budget_s:
         return True
     return spec.timeout_s is not None and elapsed_s > _DEADLINE_SHARE * spec.timeout_s
 

@@ -13,6 +13,9 @@ from search_spaces.policy import RecomputePolicy
 from tuner.objective import MeasuredSpeed, Objective, Speed, ranking_speeds
 from tuner.speed_ratio import Playoff, Ratio
 
+#: Ties that were measured to be slower than the fastest by more than this do not win: where noise makes everything tie,
+#: a little memory is no reason to give up what is expected of speed.
+MOST_GIVEN_UP = 0.03
 #: Peaks closer than this count as equal when a tie is broken: a per cent of memory is no reason for a complex policy.
 PEAK_MARGIN_RATIO = 0.01
 
@@ -60,7 +63,8 @@ def feasible_by_speed(results: Sequence[TrialResult], objective: Objective) -> l
 def find_winner(results: Sequence[TrialResult], objective: Objective, playoff: Playoff | None = None) -> Winner | None:
     """The fastest feasible result; None where nothing is feasible.
 
-    Those that tie with the fastest compete by memory, those within one per cent of the least memory by simplicity.
+    Those that tie with the fastest, and were measured to be slower by 3 per cent at most, compete by memory; those
+    within one per cent of the least memory by simplicity.
 
     Args:
         playoff: Where there was one, only those that took part can win, by the times of the playoff.
@@ -188,8 +192,10 @@ def _find_winner(ranked: Sequence[_Candidate], playoff: Playoff | None) -> Winne
 
 def _winner(tied: Sequence[_Candidate], speed: Callable[[_Candidate], float]) -> Winner:
     """The best of those as fast as the fastest, by memory, then simplicity, then speed."""
-    enough = min(c.peak_bytes for c in tied) * (1 + PEAK_MARGIN_RATIO)
-    small = (c for c in tied if c.peak_bytes <= enough)
+    least_speed = max(map(speed, tied)) * (1 - MOST_GIVEN_UP)
+    fast = [c for c in tied if speed(c) >= least_speed]
+    enough = min(c.peak_bytes for c in fast) * (1 + PEAK_MARGIN_RATIO)
+    small = (c for c in fast if c.peak_bytes <= enough)
     best = min(small, key=lambda c: (*c.complexity, -speed(c), c.number))
     others = sorted((c for c in tied if c is not best), key=lambda c: c.number)
     return Winner(best.result, tuple(c.result for c in others))

@@ -10,7 +10,7 @@ from search_spaces.policy import BLOCK
 from tuner.communication_text import communication_text
 from tuner.memory_size import format_bytes
 from tuner.objective import ranking_speeds
-from tuner.pareto import compare
+from tuner.pareto import MOST_GIVEN_UP, compare
 from tuner.prediction_errors import ErrorFigures, PredictionErrors, prediction_errors
 from tuner.results import LOST_STATUSES, StudyResults, TrialRecord
 from tuner.speed_ratio import Ratio
@@ -127,8 +127,8 @@ def _answer(results: StudyResults, summary: StudySummary, winner: TrialRecord) -
         listed = ", ".join(str(trial.number) for trial in summary.ties[:5])
         more = f" and {len(summary.ties) - 5} more" if len(summary.ties) > 5 else ""
         yield (
-            f"As fast within the spread: trial {listed}{more}; of those that tie, less memory wins, then the simpler "
-            "policy."
+            f"As fast within the spread: trial {listed}{more}; of those within {MOST_GIVEN_UP:.0%} of the fastest, "
+            "less memory wins, then the simpler policy."
         )
 
 

@@ -42,7 +42,9 @@ def test_a_tie_with_plain_training_is_no_gain() -> None:
     # At 12 MiB the placement wins the tie by its memory.
     said = sentences(timed(0, "none", 1, 1.0), timed(1, "block", 2, 1.01))
     assert said[1] == f"{NO_GAIN} (1.01x +-0.01)."
-    assert said[-1].startswith("As fast within the spread: trial 0; of those that tie, less memory wins")
+    assert said[-1].startswith(
+        "As fast within the spread: trial 0; of those within 3% of the fastest, less memory wins"
+    )
 
 
 def test_a_winner_by_a_tie_that_is_slower_than_plain_is_not_called_as_fast() -> None:
