@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from runners.call_trace import Call, CallTrace, Target, tensors_in
+from runners.expert_spans import of_all_experts, stacked_experts
 from runners.inner_regions import has_matrices, has_module
 from search_spaces.unit_span import UnitSpan, parse_spans, spans_path
 
@@ -28,6 +29,10 @@ _WHY_NOT_FOUND = {
     ACTIVATION: "no module takes in what an activation function makes of another one's output, each called once",
     NORM: "no projection takes in the output of a norm, each called once",
 }
+_STACKED = (
+    "the experts are slices of the parameters of {}, so no module ends where a region could begin; "
+    "selective:matmuls keeps their products and rebuilds the activation"
+)
 #: Nodes of the graph between two projections above which they are not neighbours.
 _MOST_NODES = 40
 _WITH_STATISTICS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
@@ -73,7 +78,7 @@ class InnerUnits:
 
     def paths(self) -> dict[str, str]:
         """Unit name -> path, of those that every block has alike."""
-        return {name: spans_path(next(iter(found))) for name, found in self._found.items() if not self.problem(name)}
+        return {name: spans_path(self._spans(name)) for name in self._found if not self.problem(name)}
 
     def problem(self, name: str) -> str | None:
         """Why there is no such unit, as the end of a sentence; None where there is one."""
@@ -84,8 +89,15 @@ class InnerUnits:
                 f"{missing[0]} is not run once, head around or right before tails, by each block" if missing else None
             )
         if not found or found == {()}:
-            return _WHY_NOT_FOUND[name]
-        return None if len(found) == 1 else "it would begin or end elsewhere in each block"
+            experts = stacked_experts(self._blocks[0]) if name == ACTIVATION else None
+            return _WHY_NOT_FOUND[name] if experts is None else _STACKED.format(experts)
+        return None if self._spans(name) else "it would begin or end elsewhere in each block"
+
+    def _spans(self, name: str) -> tuple[UnitSpan, ...]:
+        """Those of every block alike; empty where blocks differ."""
+        found = self._found[name]
+        spans = of_all_experts(self._blocks, found) if name in self._wanted else None
+        return spans or (next(iter(found)) if len(found) == 1 else ())
 
     def shares_with(self, name: str, keys: set[tuple[int, str]]) -> bool:
         """Whether the unit begins or ends within one of these calls."""

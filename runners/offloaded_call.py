@@ -124,6 +124,11 @@ class _Pass:
         self._moved.clear()
 
 
+def on_host(packed: object) -> torch.Tensor | None:
+    """What was saved as it waits on the host; None where it was not moved."""
+    return packed.on_host() if isinstance(packed, _View) else None
+
+
 def _is_movable(tensor: torch.Tensor) -> bool:
     is_plain = tensor.layout == torch.strided and not is_traceable_wrapper_subclass(tensor)
     # A leaf that wants a gradient is more than its values; lazy conjugates and negatives are more than their storage.
@@ -142,6 +147,9 @@ class _View:
 
     def fetch(self) -> torch.Tensor:
         return self.moved.fetch().as_strided(self.size, self.stride, self.offset)
+
+    def on_host(self) -> torch.Tensor:
+        return self.moved.host.as_strided(self.size, self.stride, self.offset)
 
 
 class _Moved:

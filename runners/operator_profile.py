@@ -141,12 +141,16 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
                     time_s=max(times_s[i] - overhead_s, 0.0),
                     is_rebuilt=i < self._num_before_last_save,
                     can_be_kept=is_new and name not in _CASTS and not (is_random(operator) and not is_attention),
-                    is_product=operator._overloadpacket in self._formulas and not is_attention,
+                    is_product=self._is_product(operator, name) and not is_attention,
                     is_attention=is_attention,
                 )
             )
             counts[name] += 1
         return OperatorProfile(tuple(calls), sum(self._saved.values()))
+
+    def _is_product(self, operator: Any, name: str) -> bool:
+        # The products of all experts at once have no formula in torch's table.
+        return operator._overloadpacket in self._formulas or "grouped_mm" in name
 
     def _stand_in_s(self, func: Any, args: Any, kwargs: Any, given: Any, made: Any, output: Any) -> float:
         moved = sum(t.numel() * t.element_size() for t in (*given, *made)) if not is_view(func) else 0

@@ -35,6 +35,8 @@ PHASE_HUES: dict[PhaseName, str] = {
     "recompute": "rose",
     "optimizer": "yellow",
 }
+#: How plotly names the patterns of bars that are no plain ones.
+_REBUILT, _ON_HOST = "/", "."
 _PHASE_OPACITY = {"forward": 0.16, "backward": 0.16, "recompute": 0.45, "optimizer": 0.2}
 
 
@@ -55,6 +57,7 @@ class TensorBar:
     end_ms: float
     kind: str
     is_rebuilt: bool
+    is_on_host: bool
     label: str
     hover: tuple[str, ...]
 
@@ -143,7 +146,7 @@ def counts_as_drawn(tensor: KeptTensor, least_held_bytes: float) -> bool:
     """Parameters, buffers and inputs are no rows: they are alive all the time, whatever is kept."""
     if tensor.kind is TensorKind.HELD:
         return tensor.num_bytes >= least_held_bytes
-    return tensor.kind is TensorKind.ACTIVATION
+    return tensor.kind in (TensorKind.ACTIVATION, TensorKind.ON_HOST)
 
 
 def kind_of(tensor: KeptTensor) -> str:
@@ -214,6 +217,7 @@ def _bar(tensor: KeptTensor, row: int, end_ms: float) -> TensorBar:
         end_ms=max(freed_ms, used_ms),
         kind=kind_of(tensor),
         is_rebuilt=tensor.born_in in ("recompute", "backward"),
+        is_on_host=tensor.kind is TensorKind.ON_HOST,
         label=_label(tensor),
         hover=tensor_facts(tensor),
     )
@@ -221,7 +225,7 @@ def _bar(tensor: KeptTensor, row: int, end_ms: float) -> TensorBar:
 
 def _label(tensor: KeptTensor) -> str:
     """For inside the bar: module below its block, operator, size."""
-    size = format_bytes(tensor.num_bytes)
+    size = format_bytes(tensor.num_bytes) + (" on the host" if tensor.kind is TensorKind.ON_HOST else "")
     if not tensor.savers:
         return f"{tensor.made_by}, {size}"
     saver = tensor.savers[0]
@@ -241,10 +245,10 @@ def draw_timeline(data: TimelineData, scales: TimelineScales) -> go.Figure:
     figure = go.Figure()
     _draw_curve(figure, data)
     for kind, hue in data.kinds:
-        for is_rebuilt in (False, True):
-            bars = [bar for bar in data.bars if bar.kind == kind and bar.is_rebuilt == is_rebuilt]
+        for pattern in ("", _REBUILT, _ON_HOST):
+            bars = [bar for bar in data.bars if bar.kind == kind and _pattern(bar) == pattern]
             if bars:
-                figure.add_traces([_unused_ends(bars, hue), _bars(bars, hue, is_rebuilt)])
+                figure.add_traces([_unused_ends(bars, hue), _bars(bars, hue, pattern)])
     _draw_phases(figure, data)
     _draw_groups(figure, data)
     rows_ratio = _rows_px(data) / (figure_height_px(data) - _MARGIN_PX)
@@ -331,8 +335,12 @@ def _draw_curve(figure: go.Figure, data: TimelineData) -> None:
     )
 
 
-def _bars(bars: Sequence[TensorBar], hue: str, is_rebuilt: bool) -> go.Bar:
-    """From birth to last use; hatched where a rebuild made the tensor."""
+def _pattern(bar: TensorBar) -> str:
+    return _ON_HOST if bar.is_on_host else _REBUILT if bar.is_rebuilt else ""
+
+
+def _bars(bars: Sequence[TensorBar], hue: str, pattern: str) -> go.Bar:
+    """From birth to last use; hatched where a rebuild made the tensor, dotted where it waits on the host."""
     return go.Bar(
         orientation="h",
         y=[bar.row for bar in bars],
@@ -350,7 +358,7 @@ def _bars(bars: Sequence[TensorBar], hue: str, is_rebuilt: bool) -> go.Bar:
             "color": f"var(--{hue})",
             "line": {"width": 1, "color": "var(--muted)"},
             "pattern": {
-                "shape": "/" if is_rebuilt else "",
+                "shape": pattern,
                 "fillmode": "overlay",
                 "fgcolor": "var(--on-fill)",
                 "fgopacity": 0.55,

@@ -20,13 +20,14 @@ from tuner.timeline_figure import (
     figure_height_px,
     timeline_data,
 )
-from tuner.timeline_text import GROUP_TITLES, GroupRow, group_rows, timeline_sentences
+from tuner.timeline_text import group_rows, group_titles, timeline_sentences
 
 _HOW_TO_READ = (
     "Each bar is one tensor that is kept for backward, from the moment its memory is allocated to its last use; where "
-    "the memory is given back later, a paler end follows. Hatched bars were made by a rebuild. Above them is memory in "
-    "use: grey was there before the step, blue is kept for backward, the line is all that is alive. Parameters, "
-    "buffers and inputs that operators keep are in the table only: they are alive all the time, whatever is kept."
+    "the memory is given back later, a paler end follows. Hatched bars were made by a rebuild, dotted ones wait on the "
+    "host. Above them is memory in use: grey was there before the step, blue is kept for backward, the line is all "
+    "that is alive. Parameters, buffers and inputs that operators keep are in the table only: they are alive all the "
+    "time, whatever is kept."
 )
 
 
@@ -38,6 +39,7 @@ class StepSection:
         figure: None where the step has no trace.
         kinds: Name and fill of each kind of bar.
         phases: Name and fill of each part of the step that occurs.
+        titles: Of the columns of ``rows``.
         tensors: Facts of every tensor, row by row.
     """
 
@@ -47,7 +49,8 @@ class StepSection:
     height_px: int
     kinds: tuple[tuple[str, str], ...]
     phases: tuple[tuple[str, str], ...]
-    rows: tuple[GroupRow, ...]
+    titles: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
     tensors: tuple[tuple[str, ...], ...]
 
 
@@ -67,7 +70,6 @@ def timeline_html(
         study=study,
         sections=[_section(step, data.get(id(step)), scales, num_blocks) for step in steps],
         how_to_read=_HOW_TO_READ,
-        group_titles=GROUP_TITLES,
         num_blocks=num_blocks,
     )
 
@@ -79,6 +81,8 @@ def _section(
     if data is not None and scales is not None:
         figure = page_figure(draw_timeline(data, scales), caption="")
     happened = dict.fromkeys(span.phase for span in step.phases)
+    rows = [] if data is None else group_rows(step, num_blocks)
+    titles = group_titles(rows)
     return StepSection(
         title=f"{'With recompute' if step.policy.recomputes else 'Plain'}: {step.policy.summary()}",
         sentences=tuple(timeline_sentences(step)),
@@ -86,7 +90,8 @@ def _section(
         height_px=0 if data is None else figure_height_px(data),
         kinds=() if data is None else data.kinds,
         phases=tuple((phase, hue) for phase, hue in PHASE_HUES.items() if phase in happened),
-        rows=tuple(group_rows(step, num_blocks)) if data is not None else (),
+        titles=titles,
+        rows=tuple(row.cells()[: len(titles)] for row in rows),
         tensors=tuple(map(_tensor_row, step.tensors)),
     )
 

@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from runners.step_timeline.records import TracedStep
-from tuner.timeline_text import GROUP_TITLES, group_rows
+from tuner.timeline_text import group_rows, group_titles
 
 
 def timeline_table(step: TracedStep, num_blocks: int | None) -> Table:
@@ -16,10 +16,11 @@ def timeline_table(step: TracedStep, num_blocks: int | None) -> Table:
         num_blocks: None tells all blocks apart.
     """
     table = Table(title=f"{step.policy.summary()}: kept for backward", title_style="bold")
-    for index, title in enumerate(GROUP_TITLES):
-        table.add_column(title, justify="left" if index < 2 else "right")
     rows = group_rows(step, num_blocks)
+    titles = group_titles(rows)
+    for index, title in enumerate(titles):
+        table.add_column(title, justify="left" if index < 2 else "right")
     for row, following in zip(rows, [*rows[1:], None], strict=True):
         ends_block = following is not None and following.block != row.block
-        table.add_row(*map(Text, row.cells()), end_section=ends_block)
+        table.add_row(*map(Text, row.cells()[: len(titles)]), end_section=ends_block)
     return table

@@ -30,21 +30,29 @@ class GroupRow:
     at_own_backward_bytes: int
     num_recomputed: int
     recomputed_bytes: int
+    num_on_host: int
+    on_host_bytes: int
 
     def cells(self) -> tuple[str, ...]:
-        """As people read them; what is nothing stays empty."""
-        rebuilt = f"{format_bytes(self.recomputed_bytes)} ({self.num_recomputed})" if self.num_recomputed else ""
+        """As people read them, one for each of all the titles; what is nothing stays empty."""
         return (
             self.block,
             self.unit,
             str(self.num_tensors),
             format_bytes(self.kept_bytes),
             format_bytes(self.at_own_backward_bytes),
-            rebuilt,
+            _bytes_of(self.recomputed_bytes, self.num_recomputed),
+            _bytes_of(self.on_host_bytes, self.num_on_host),
         )
 
 
-GROUP_TITLES = ("block", "unit", "tensors", "kept in forward", "at the block's backward", "rebuilt (tensors)")
+_TITLES = ("block", "unit", "tensors", "kept in forward", "at the block's backward", "rebuilt (tensors)")
+_ON_HOST_TITLE = "on the host (tensors)"
+
+
+def group_titles(rows: Iterable[GroupRow]) -> tuple[str, ...]:
+    """Titles of the columns that these rows need; what is on the host comes last, where anything is."""
+    return (*_TITLES, _ON_HOST_TITLE) if any(row.num_on_host for row in rows) else _TITLES
 
 
 def group_rows(step: TracedStep, num_blocks: int | None) -> list[GroupRow]:
@@ -84,6 +92,13 @@ def timeline_sentences(step: TracedStep) -> Iterator[str]:
         f"{format_bytes(backward_start)} are alive when backward starts: {format_bytes(start)} from before the step "
         f"(parameters, buffers, optimizer states, the batch), {format_bytes(backward_start - start)} made in forward."
     )
+    moved = [group for group in step.groups if group.num_on_host]
+    if moved:
+        num_bytes, num_tensors = sum(each.on_host_bytes for each in moved), sum(each.num_on_host for each in moved)
+        yield (
+            f"{format_bytes(num_bytes)} in {num_tensors} tensors wait on the host from forward to backward. On a CPU "
+            "that is the same memory, so they count as alive, too."
+        )
     yield f"Most is alive {1000 * (step.peak_s or 0):.1f} ms into the step: {format_bytes(peak)}, {_at_peak(step)}."
     yield (
         f"The traced step took {1000 * (step.traced_step_time_s or 0):.1f} ms; the same step without tracing took "
@@ -133,7 +148,13 @@ def _row(block: str, unit: str, groups: Sequence[KeptGroup]) -> GroupRow:
         at_own_backward_bytes=sum(group.at_own_backward_bytes for group in groups),
         num_recomputed=sum(group.num_recomputed for group in groups),
         recomputed_bytes=sum(group.recomputed_bytes for group in groups),
+        num_on_host=sum(group.num_on_host for group in groups),
+        on_host_bytes=sum(group.on_host_bytes for group in groups),
     )
+
+
+def _bytes_of(num_bytes: int, num_tensors: int) -> str:
+    return f"{format_bytes(num_bytes)} ({num_tensors})" if num_tensors else ""
 
 
 def _at_peak(step: TracedStep) -> str:

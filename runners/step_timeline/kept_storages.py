@@ -47,6 +47,10 @@ class KeptStorage:
     kept_by: list[KeptBy] = field(default_factory=list)
 
     @property
+    def is_on_host(self) -> bool:
+        return any(kept.save.is_on_host for kept in self.kept_by)
+
+    @property
     def last_use_ns(self) -> int | None:
         return max((kept.used_ns for kept in self.kept_by if kept.used_ns is not None), default=None)
 
@@ -115,7 +119,8 @@ class _Matcher:
         """Which save a use takes back: its own, or the rebuild's in its place; None where there is no such save."""
         if use.save is not None:
             for storage, kept in self._by_save[use.save]:
-                if storage.address == view.address:
+                # What waited on the host comes back in other memory.
+                if storage.address == view.address or kept.save.is_on_host:
                     return kept
         allocation = self._allocations.find(view.address, point.time_ns)
         storage_there = self._storages.get((view.address, None if allocation is None else allocation.allocated_ns))

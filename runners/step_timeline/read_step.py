@@ -114,6 +114,8 @@ class _Reader:
         return _Entry(tensor, owner, storage)
 
     def _kind(self, storage: KeptStorage) -> TensorKind:
+        if storage.is_on_host:
+            return TensorKind.ON_HOST
         if storage.allocation is None:
             return self._step.kind_of(storage.address)
         return TensorKind.ACTIVATION if storage.kept_by else TensorKind.HELD
@@ -146,7 +148,7 @@ class _Reader:
                     yield allocation.freed_ns, -allocation.num_bytes
 
     def _groups(self) -> Iterator[KeptGroup]:
-        own = [each for each in self._entries if each.tensor.kind is TensorKind.ACTIVATION]
+        own = [each for each in self._entries if each.tensor.kind in (TensorKind.ACTIVATION, TensorKind.ON_HOST)]
         members: dict[tuple[str | None, str | None], list[_Entry]] = {}
         for each in sorted(own, key=_first_moment):
             members.setdefault((each.owner.block, each.owner.unit), []).append(each)
@@ -159,7 +161,9 @@ class _Reader:
                     yield self._group(block, unit, entries, start_ns)
 
     def _group(self, block: str | None, unit: str | None, entries: list[_Entry], start_ns: int | None) -> KeptGroup:
-        allocations = [each.storage.allocation for each in entries if each.storage.allocation is not None]
+        on_host = [each.storage for each in entries if each.storage.is_on_host]
+        here = [each.storage for each in entries if not each.storage.is_on_host]
+        allocations = [storage.allocation for storage in here if storage.allocation is not None]
         kept = [each for each in allocations if self._outlives_forward(each)]
         alive = [each for each in kept if start_ns is None or each.freed_ns is None or each.freed_ns > start_ns]
         rebuilt = [each for each in allocations if each.allocated_ns > self._parts.backward_start_ns]
@@ -171,6 +175,8 @@ class _Reader:
             at_own_backward_bytes=_total(alive),
             num_recomputed=len(rebuilt),
             recomputed_bytes=_total(rebuilt),
+            num_on_host=len(on_host),
+            on_host_bytes=sum(storage.num_bytes for storage in on_host),
         )
 
     def _own_backward_starts(self) -> dict[str, int]:

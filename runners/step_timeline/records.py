@@ -18,7 +18,7 @@ class TensorKind(str, enum.Enum):
 
     HELD is made in forward and alive when backward starts, though no operator saved it: the loss, outputs that the
     model's result refers to, states of random generators that recompute needs, what an autograd function of one's own
-    keeps as attributes.
+    keeps as attributes. ON_HOST is a copy that an offloaded block made on the host; on a CPU it is on the device, too.
     """
 
     ACTIVATION = "activation"
@@ -27,6 +27,7 @@ class TensorKind(str, enum.Enum):
     INPUT = "input"
     EXISTING = "existing"
     HELD = "held"
+    ON_HOST = "on host"
 
 
 class Saver(Record):
@@ -87,6 +88,8 @@ class KeptGroup(Record):
         at_own_backward_bytes: Of those, what is still alive when the block's own backward starts.
         num_recomputed: Storages that a rebuild made and backward used.
         recomputed_bytes: Of those.
+        num_on_host: Storages that wait on the host between forward and backward; none of those above.
+        on_host_bytes: Of those.
     """
 
     block: str | None
@@ -96,6 +99,8 @@ class KeptGroup(Record):
     at_own_backward_bytes: int
     num_recomputed: int
     recomputed_bytes: int
+    num_on_host: int = 0
+    on_host_bytes: int = 0
 
 
 class PhaseSpan(Record):
@@ -138,7 +143,8 @@ class TracedStep(Record):
         peak_s: When that was.
         tensors: Those of the blocks that were asked for and those outside of blocks, by time of being kept.
         num_held: Tensors made in forward and alive when backward starts that no operator saved; all of the step.
-        held_bytes: Of those. With the groups' kept bytes they are what forward adds to ``start_bytes``.
+        held_bytes: Of those. With the groups' kept bytes they are what forward adds to ``start_bytes``; on a CPU, where
+            the host is the device, so are the groups' bytes on the host.
         groups: Of all blocks, in the order of the model; what is outside of blocks comes last.
     """
 

@@ -22,11 +22,13 @@ class Save:
         views: Empty where a recompute region dropped what an operator saved.
         region: Name of the call that begins a recompute region, which keeps what it was called with; None where an
             operator saved it.
+        is_on_host: It was moved there, and waits there.
     """
 
     point: int
     views: tuple[KeptView, ...]
     region: str | None = None
+    is_on_host: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,8 @@ class SaveLog:
         self._recorder = recorder
         self._region_heads = region_heads
 
-    def saved(self, kept: tuple[KeptView, ...]) -> int:
-        self.saves.append(Save(self._recorder.mark_point(), kept))
+    def saved(self, kept: tuple[KeptView, ...], *, is_on_host: bool = False) -> int:
+        self.saves.append(Save(self._recorder.mark_point(), kept, is_on_host=is_on_host))
         return len(self.saves) - 1
 
     def used(self, ticket: int, taken: tuple[KeptView, ...]) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from runners.call_trace import tensors_in
+from runners.offloaded_call import on_host
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,12 @@ def kept_views(value: Any) -> tuple[KeptView, ...]:
 class SavedTensorWatcher(Protocol):
     """Is told what is saved and taken back."""
 
-    def saved(self, kept: tuple[KeptView, ...]) -> int:
-        """What the graph holds on to from now on; empty where it holds no memory. Gives back a ticket for it."""
+    def saved(self, kept: tuple[KeptView, ...], *, is_on_host: bool = False) -> int:
+        """What the graph holds on to from now on; empty where it holds no memory. Gives back a ticket for it.
+
+        Args:
+            is_on_host: It is a copy on the host, which offloading made.
+        """
 
     def used(self, ticket: int, taken: tuple[KeptView, ...]) -> None:
         """Backward takes something back: what it saved under the ticket, or what a rebuild made in its place."""
@@ -84,7 +89,8 @@ def _wrapped(
         try:
             kept = pack(tensor)
         finally:
-            ticket = watcher.saved(kept_views(kept))
+            moved = on_host(kept)
+            ticket = watcher.saved(kept_views(kept if moved is None else moved), is_on_host=moved is not None)
         return _Ticketed(ticket, kept)
 
     def unpack_watched(packed: Any) -> torch.Tensor:

@@ -136,6 +136,69 @@ def test_blocks_that_differ_have_no_unit_in_common() -> None:
     assert "unit activation is left out: it would begin or end elsewhere in each block" in notes
 
 
+class Expert(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up, self.down = nn.Linear(8, 16), nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        narrowed: torch.Tensor = self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+        return narrowed
+
+
+class Mixture(nn.Module):
+    """Sends every token to one of its experts, never to the last one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(8, 3)
+        self.experts = nn.ModuleList(Expert() for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights, chosen = self.router(x).softmax(-1).max(-1)
+        mixed = torch.zeros_like(x)
+        for index in chosen.unique().tolist():
+            is_sent = chosen == index
+            mixed[is_sent] = weights[is_sent, None] * self.experts[index](x[is_sent])
+        return x + mixed
+
+
+def test_the_activation_of_every_expert_is_one_unit_whichever_of_them_a_pass_calls() -> None:
+    torch.manual_seed(1)
+    blocks, _ = inspect_blocks(*(Mixture() for _ in range(3)))
+    path = dict(blocks.units)["activation"]
+    assert path == "; ".join(f"experts.{index}..experts.{index}.down" for index in range(4))
+
+
+class Stacked(nn.Module):
+    """The same with the experts' weights in two parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(8, 4)
+        self.experts = StackedExperts()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mixed: torch.Tensor = self.experts(x, self.router(x).softmax(-1))
+        return x + mixed
+
+
+class StackedExperts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Parameter(torch.randn(4, 8, 16)), nn.Parameter(torch.randn(4, 16, 8))
+
+    def forward(self, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("te,etd->td", weights, nn.functional.gelu(x @ self.up) @ self.down)
+
+
+def test_experts_that_are_slices_of_a_parameter_have_no_such_unit_and_the_note_says_what_does_the_same() -> None:
+    blocks, notes = inspect_blocks(Stacked(), Stacked())
+    assert "activation" not in blocks.unit_names
+    assert "unit activation is left out: the experts are slices of the parameters of experts, so no module" in notes
+    assert "selective:matmuls keeps their products" in notes
+
+
 def test_named_spans_are_taken_where_the_model_runs_them_so() -> None:
     units = {"gelu": "..down", "first_norm": "norm..up"}
     blocks, _ = inspect_blocks(*(Block(nn.LayerNorm(8), nn.GELU()) for _ in range(2)), units=units, inner_units=())

@@ -133,6 +133,26 @@ def test_presets_name_the_operators_of_this_device(asked: str, keep: tuple[str, 
     assert found == (KeepSet(asked, keep),)
 
 
+def test_the_products_of_experts_whose_weights_are_stacked_are_matmuls() -> None:
+    transformers = pytest.importorskip("transformers", reason="the model is its own")
+    config = transformers.AutoConfig.for_model(
+        "mixtral",
+        num_hidden_layers=1,
+        hidden_size=16,
+        intermediate_size=32,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        vocab_size=32,
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config, experts_implementation="grouped_mm").train()
+    ids = torch.randint(0, 32, (2, 8))
+    (found,) = find_keep_sets(
+        list(model.model.layers), lambda: model(input_ids=ids, labels=ids), ("selective:matmuls",)
+    )
+    assert "aten._grouped_mm.default" in found.keep
+
+
 def test_found_sets_hold_nothing_that_cannot_be_kept() -> None:
     model = Stack()
     found = find_keep_sets(list(model.blocks), lambda: model(torch.randn(2, 64, WIDTH)), ["selective"])

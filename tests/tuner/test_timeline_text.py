@@ -7,11 +7,12 @@ from simulation import policy
 from traced_steps import MIB, plain_step
 
 from runners.step_timeline.records import PhaseSpan, TracedStep
-from tuner.timeline_text import group_rows, timeline_json, timeline_sentences
+from tuner.timeline_text import group_rows, group_titles, timeline_json, timeline_sentences
 
 
 def cells(num_blocks: int | None) -> list[tuple[str, ...]]:
-    return [row.cells() for row in group_rows(plain_step(), num_blocks)]
+    rows = group_rows(plain_step(), num_blocks)
+    return [row.cells()[: len(group_titles(rows))] for row in rows]
 
 
 def test_the_only_further_block_is_one_row_of_its_name_and_all_rows_add_up() -> None:
@@ -46,6 +47,15 @@ def test_sentences_tell_the_sum_the_peak_and_what_tracing_costs() -> None:
     assert alive.endswith("9.0 MiB made in forward.")
     assert most == "Most is alive 60.0 ms into the step: 20.0 MiB, in backward."
     assert times.startswith("The traced step took 100.0 ms; the same step without tracing took 80.0 ms.")
+
+
+def test_what_waits_on_the_host_has_a_column_of_its_own_where_anything_does() -> None:
+    step = plain_step()
+    moved = step.groups[0].model_copy(update={"num_on_host": 3, "on_host_bytes": 5 * MIB})
+    rows = group_rows(step.model_copy(update={"groups": (moved, *step.groups[1:])}), None)
+    assert group_titles(rows)[-1] == "on the host (tensors)"
+    assert [rows[0].cells()[-1], rows[1].cells()[-1], rows[-1].cells()[-1]] == ["5.0 MiB (3)", "", "5.0 MiB (3)"]
+    assert "on the host (tensors)" not in group_titles(group_rows(step, None))
 
 
 @pytest.mark.parametrize(

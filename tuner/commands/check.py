@@ -22,6 +22,7 @@ from tuner.config import SearchConfig
 from tuner.config_file import load_search_file
 from tuner.console import EXIT_DONE, EXIT_FAILED, err_console, show, show_text
 from tuner.diagnosis.ablation_table import ablation_table, sizes_table
+from tuner.diagnosis.copies_text import copies_text
 from tuner.diagnosis.findings import floor_text, main_consumer_text, remedies_text, verdict_text
 from tuner.diagnosis.habits_text import habits_text
 from tuner.diagnosis.least_memory import LeastMemory, least_memory
@@ -191,6 +192,9 @@ def _report(
     if diagnosis.habits is not None:
         yield ""
         yield from map(_wrapped, habits_text(diagnosis.habits))
+    if inspection.host_copies is not None and inspection.plain_forward is not None:
+        yield ""
+        yield from map(_wrapped, copies_text(inspection.host_copies, inspection.plain_forward))
     yield from _ablation(diagnosis)
 
 

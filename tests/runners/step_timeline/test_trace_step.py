@@ -108,6 +108,27 @@ def test_a_recomputed_unit_is_rebuilt_alone(trace: Trace) -> None:
     assert (region_input.unit, region_input.num_bytes, region_input.born_in) == ("mlp", 128, "forward")
 
 
+def test_what_an_offloaded_block_keeps_waits_on_the_host_from_being_saved_to_its_use(trace: Trace) -> None:
+    plain, step = trace("blocks"), trace("blocks", (Region(0, 0, "offload"),))
+    moved = [tensor for tensor in step.tensors if tensor.kind is TensorKind.ON_HOST]
+    assert {tensor.block for tensor in moved} == {"blocks.0"}
+    assert sum(tensor.num_bytes for tensor in moved) == BLOCK_BYTES
+    for tensor in moved:
+        assert tensor.birth_s is not None
+        assert tensor.last_use_s is not None
+        assert tensor.birth_s <= tensor.savers[0].saved_s < tensor.last_use_s
+        assert all(saver.node is not None for saver in tensor.savers)
+    by_unit = {(g.block, g.unit): (g.on_host_bytes, g.kept_bytes) for g in step.groups}
+    plainly = {(g.block, g.unit): g.kept_bytes for g in plain.groups}
+    for unit in ("attention", "mlp"):
+        assert by_unit["blocks.0", unit] == (plainly["blocks.0", unit], 0)
+        assert by_unit["blocks.1", unit] == (0, plainly["blocks.1", unit])
+    # On a CPU the host is the device, so the copies are part of what forward makes.
+    added = sum(g.kept_bytes + g.on_host_bytes for g in step.groups) + step.held_bytes
+    assert step.start_bytes is not None
+    assert step.start_bytes + added == step.backward_start_bytes
+
+
 def test_a_segment_keeps_the_input_of_its_first_block(trace: Trace) -> None:
     step = trace("blocks", "segment")
     inputs = [t for t in step.tensors if t.savers and t.savers[0].operator == "region input"]

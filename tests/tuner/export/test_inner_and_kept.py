@@ -9,7 +9,7 @@ import pytest
 import yaml
 from exported_studies import NUM_BLOCKS, UNITS, context
 
-from search_spaces.actions import selective_action
+from search_spaces.actions import OFFLOAD, selective_action
 from search_spaces.model_shape import BlockList
 from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy, Region
 from tuner.export.base import ExportContext, Exporter
@@ -119,7 +119,9 @@ def test_axolotl_has_one_list_of_operators_for_all_layers() -> None:
 
 
 @pytest.mark.parametrize(
-    "action", ["activation", "norm", "activation+norm", MATMULS], ids=["a", "n", "an", "selective"]
+    "action",
+    ["activation", "norm", "activation+norm", MATMULS, OFFLOAD],
+    ids=["a", "n", "an", "selective", "offload"],
 )
 def test_our_integrations_say_everything(action: str) -> None:
     for target in ("huggingface", "torchtitan", "lightning", "accelerate"):
@@ -128,12 +130,14 @@ def test_our_integrations_say_everything(action: str) -> None:
         assert check(exporter, everywhere(action), of) is None, target
 
 
-@pytest.mark.parametrize("action", ["activation", "activation+norm", MATMULS], ids=["a", "an", "selective"])
+@pytest.mark.parametrize(
+    "action", ["activation", "activation+norm", MATMULS, OFFLOAD], ids=["a", "an", "selective", "offload"]
+)
 def test_stacks_without_a_way_to_say_it_refuse(action: str) -> None:
     sayers = {
         "axolotl": [MATMULS],
         "mindspeed": ["activation", MATMULS],
-        "policy": ["activation", "activation+norm", MATMULS],
+        "policy": ["activation", "activation+norm", MATMULS, OFFLOAD],
     }
     for target, exporter in EXPORTERS.items():
         for version in exporter.versions:
