@@ -289,7 +289,11 @@ def _profile_between(below: StepProfile, above: StepProfile, micro_batch_size: i
     line = _Line(above.micro_batch_size - micro_batch_size, micro_batch_size - below.micro_batch_size, span)
     moments = (
         first if first.stretch is None or second.stretch is None
-        else replace(first, stretch=line.stretch(first.stretch, second.stretch))
+        else replace(
+            first,
+            stretch=line.stretch(first.stretch, second.stretch),
+            released_bytes=line.at(first.released_bytes, second.released_bytes),
+        )
         for first, second in zip(below.moments, above.moments, strict=True)
     )  # fmt: skip
     lists = (_list_between(first, second, line) for first, second in zip(below.lists, above.lists, strict=True))

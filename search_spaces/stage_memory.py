@@ -65,15 +65,24 @@ class StageHeights:
 
 @dataclass(frozen=True)
 class StageMoments:
-    """Indices of the moments that a stage runs.
+    """What a stage runs of a step, and where that differs from what one process does in the same moments.
 
     Attributes:
-        forward: In order.
-        backward: In order.
+        forward: Indices of moments, in order.
+        backward: Indices of moments, in order.
+        released_bytes: What these moments of forward seem to keep and do not: it is let go at the end of forward, which
+            is the last stage's moment in one process and each stage's own in a pipeline.
+        repeated_bytes: Alive in the whole forward: what the model makes before its first block, which each stage makes
+            for itself.
+        received_bytes: The gradient that backward starts from. It stays in torch's buffer, where one process lets it go
+            in the first block of backward.
     """
 
     forward: _Array
     backward: _Array
+    released_bytes: int = 0
+    repeated_bytes: int = 0
+    received_bytes: int = 0
 
 
 class StageTimeline:
@@ -131,16 +140,19 @@ class StageTimeline:
     def static_bytes(self, step: StepProfile, stage: int, num_micro_batches: int) -> int:
         """What the stage holds all the time: its states and gradients, all inputs, and torch's buffers.
 
-        Those are one for each micro-batch that is received, on both ways.
+        Those are one for each micro-batch that is received, on both ways. What was sent last is still held while the
+        next micro-batch runs: the gradient of the stage's input, and its output where others follow those in flight.
         """
         profile, stages = self.timeline.profile, self.stages
         states = profile.parameter_bytes + profile.optimizer_state_bytes + profile.gradient_bytes
         whole = states if step.accumulates else states - profile.gradient_bytes
         share = self._share(step, stage)
-        samples = num_micro_batches * step.micro_batch_size
-        received = stages.hidden_bytes[stage - 1 : stage] if stage > 0 else ()
-        sent = stages.hidden_bytes[stage : stage + 1]
-        return step.static_bytes - whole + round(share * states) + samples * (sum(received) + sum(sent))
+        size = step.micro_batch_size
+        received = size * stages.hidden_bytes[stage - 1] if stage > 0 else 0
+        sent = size * stages.hidden_bytes[stage] if stage + 1 < stages.num_stages else 0
+        last_sent = received + (sent if num_micro_batches > stages.in_flight(stage, num_micro_batches) else 0)
+        buffers = num_micro_batches * (received + sent) + last_sent
+        return step.static_bytes - whole + round(share * states) + buffers
 
     def _share(self, step: StepProfile, stage: int) -> float:
         """Of the model's parameters."""
@@ -173,7 +185,16 @@ def stage_moments(step: StepProfile, stages: PipelineStages, stage: int) -> Stag
             current = stages.stage_of(step.lists[moment.list_index].blocks[moment.call])
         if current == stage:
             (forward if index <= end_of_forward else backward).append(index)
-    return StageMoments(np.array(forward, dtype=np.int64), np.array(backward, dtype=np.int64))
+    released = sum(step.moments[index].released_bytes for index in forward)
+    first_block = next((index for index, moment in enumerate(step.moments) if moment.part == "forward"), 0)
+    is_last = stage == stages.num_stages - 1
+    return StageMoments(
+        np.array(forward, dtype=np.int64),
+        np.array(backward, dtype=np.int64),
+        released_bytes=released - (sum(moment.released_bytes for moment in step.moments) if is_last else 0),
+        repeated_bytes=sum(m.released_bytes for m in step.moments[:first_block]) if stage > 0 else 0,
+        received_bytes=0 if is_last else step.micro_batch_size * stages.hidden_bytes[stage],
+    )
 
 
 def _end_of_forward(moments: tuple[Moment, ...]) -> int:
@@ -184,8 +205,9 @@ def _end_of_forward(moments: tuple[Moment, ...]) -> int:
 def _heights(placed: PlacedStretches, own: StageMoments) -> StageHeights:
     delta, lingering = placed.delta_bytes[own.forward], placed.lingering_bytes[own.forward]
     before = np.cumsum(delta + lingering) - delta - lingering
-    forward = (before + placed.rise_bytes[own.forward]).max(initial=0)
-    kept = delta.sum()
-    delta = placed.delta_bytes[own.backward]
-    backward = (np.cumsum(delta) - delta + placed.rise_bytes[own.backward]).max(initial=0)
+    forward = (before + placed.rise_bytes[own.forward]).max(initial=0) + own.repeated_bytes
+    kept = delta.sum() - own.released_bytes
+    delta = np.insert(placed.delta_bytes[own.backward], 1, own.received_bytes)
+    rise = np.insert(placed.rise_bytes[own.backward], 1, own.received_bytes)
+    backward = (np.cumsum(delta) - delta + rise).max(initial=0)
     return StageHeights(kept, forward, backward)

@@ -14,14 +14,14 @@ import numpy as np
 
 from search_spaces.base import SearchSpace
 from search_spaces.choices import SearchChoices
-from search_spaces.memory_profile import StepProfile
+from search_spaces.memory_profile import Moment, StepProfile, Stretch
 from search_spaces.memory_timeline import MemoryTimeline
 from search_spaces.policy import BlockListPlacement, RecomputePolicy
 from search_spaces.stage_memory import StageHeights, StageTimeline, stage_moments
 from tuner.prediction.candidates import Candidates, listed
 from tuner.prediction.pipeline_features import PipelineFeatures
 from tuner.prediction.placement_features import IntArray
-from tuner.prediction.placement_table import ListTerms, PlacementTable
+from tuner.prediction.placement_table import PlacementTable
 from tuner.prediction.time_model import TimeWeights
 
 #: Sets of weights that are solved for.
@@ -123,17 +123,23 @@ class PipelineSolver:
         num_micro_batches = batch.gradient_accumulation_steps
         of_stages = []
         for stage, table in enumerate(self._tables):
-            terms = self._terms(table, step, self._timeline.timeline, stage)
-            heights = StageHeights(terms.forward_delta, terms.forward_rise, terms.backward_rise)
+            heights = self._heights(table, step, self._timeline.timeline, stage)
             first = self._timeline.first_step(batch.micro_batch_size, stage, num_micro_batches)
             if first is not None and self._timeline.first_timeline is not None:
-                of_first = self._terms(table, first, self._timeline.first_timeline, stage)
-                heights = replace(heights, first_backward=of_first.backward_rise)
+                of_first = self._heights(table, first, self._timeline.first_timeline, stage)
+                heights = replace(heights, first_backward=of_first.backward)
             of_stages.append(self._timeline.peak_of(step, stage, num_micro_batches, heights))
         return of_stages
 
-    def _terms(self, table: PlacementTable, step: StepProfile, timeline: MemoryTimeline, stage: int) -> ListTerms:
+    def _heights(self, table: PlacementTable, step: StepProfile, timeline: MemoryTimeline, stage: int) -> StageHeights:
+        """Of every row of the stage's table."""
         own = stage_moments(step, self._timeline.stages, stage)
         forward = [step.moments[index] for index in own.forward]
         backward = [step.moments[index] for index in own.backward]
-        return table.terms(step.lists[0], timeline.cell, forward, backward)
+        backward.insert(1, Moment("fixed", Stretch(own.received_bytes, own.received_bytes)))
+        terms = table.terms(step.lists[0], timeline.cell, forward, backward)
+        return StageHeights(
+            kept=terms.forward_delta - own.released_bytes,
+            forward=terms.forward_rise + own.repeated_bytes,
+            backward=terms.backward_rise,
+        )

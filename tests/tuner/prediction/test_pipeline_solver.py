@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -112,11 +113,32 @@ def test_peaks_count_the_micro_batches_in_flight_of_each_stage(choices: SearchCh
     (of_list,) = choices.block_lists
     policy = choices.policy(choices.batch(2), (of_list.place(["block", "none", "attention", "none"]),))
     first, second = timeline.stage_peaks(policy)
-    # Per stage: four times its parameters, the inputs, and a buffer of 16 samples for what comes from the other one.
-    assert first == 4 * (100 + 40) + 64 + 16 * 8 + 2 * (7 + 10 + 100) + 2 * max(
-        7 + 10 + 105, 7 + 10 + 100 + 20, 7 + 10 + 110
-    )
-    assert second == 4 * (100 + 30) + 64 + 16 * 8 + 2 * max(60 + 100 + 70, 60 + 100 + 30 + 20)
+    # Per stage: four times its parameters, the inputs, a buffer of 16 samples for what comes from the other one, and
+    # what was sent last, of 2 samples.
+    buffers = 64 + 16 * 8 + 2 * 8
+    # The gradient that was received stays where one process lets it go in the second block.
+    height = 2 * max(7 + 10 + 105, 7 + 10 + 100 + 20, 7 + 10 + 110 + 8)
+    assert first == 4 * (100 + 40) + buffers + 2 * (7 + 10 + 100) + height
+    assert second == 4 * (100 + 30) + buffers + 2 * max(60 + 100 + 70, 60 + 100 + 30 + 20)
+
+
+def test_what_the_end_of_forward_lets_go_is_kept_by_no_stage_and_made_by_each(choices: SearchChoices) -> None:
+    policy = choices.policy(choices.batch(2), (choices.block_lists[0].place(["none"] * NUM_BLOCKS),))
+
+    def peaks(released: int) -> tuple[int, ...]:
+        """Where the first moment leaves so much more alive, which the head lets go."""
+        profile = profile_of((2,))
+        (step,) = profile.steps
+        moments = list(step.moments)
+        moments[0] = replace(moments[0], stretch=Stretch(14 + released, 18 + released), released_bytes=released)
+        head = 1 + NUM_BLOCKS
+        moments[head] = replace(moments[head], stretch=Stretch(60 - released, 140))
+        longer = replace(profile, steps=(replace(step, moments=tuple(moments)),))
+        return StageTimeline(MemoryTimeline(longer), STAGES).stage_peaks(policy)
+
+    first, second = peaks(0)
+    # Backward is the highest of the first stage, when it is gone; the head's forward of the second, when it is there.
+    assert peaks(6) == (first, second + 6)
 
 
 def test_a_stage_that_holds_all_of_a_step_at_once_has_no_gradients_then(
@@ -127,11 +149,12 @@ def test_a_stage_that_holds_all_of_a_step_at_once_has_no_gradients_then(
     first, second = timeline.stage_peaks(policy)
     held = 4 * (100 + 40) + 64 + 16 * 8
     kept = 8 * (7 + 10 + 10)
-    # Two micro-batches with the first one's backward, of which the second block's comes first; its gradients stay.
-    full = 2 * kept + max(40 + 8 * 110, 50 - 8 * 10 + 40 + 8 * 110, 100 - 8 * 20 + 8 * 3) - (100 + 40)
+    # Two micro-batches with the first one's backward, of which the second block's comes first; its gradients stay, and
+    # so does what was received.
+    full = 2 * kept + max(40 + 8 * 110, 50 - 8 * 10 + 8 * 8 + 40 + 8 * 110) - (100 + 40)
     assert first == held + max(full, kept + 8 * 110)
     # The last stage runs backward at once and finds gradients from its second micro-batch on.
-    assert second == 4 * (100 + 30) + 64 + 16 * 8 + 8 * max(200 + 70, 200 + 30 + 20)
+    assert second == 4 * (100 + 30) + 64 + 16 * 8 + 8 * 8 + 8 * max(200 + 70, 200 + 30 + 20)
 
 
 @pytest.mark.parametrize("batch_index", range(4))
