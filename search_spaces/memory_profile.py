@@ -80,8 +80,9 @@ class Moment:
         part: ``fixed`` stretches do not depend on the placement and carry their ``stretch``.
         list_index: Of the list whose block runs; None for fixed ones.
         call: Index of the call in ``ListProfile.blocks``; None for fixed ones.
-        released_bytes: Of what a fixed stretch of forward leaves alive, what is let go at the very end of forward: local
-            variables of the model's own forward.
+        released_bytes: Of what a fixed stretch of forward leaves alive, what is let go at the very end of forward:
+            local variables of the model's own forward.
+        shared_bytes: Of the same, what blocks keep for backward beside their input: masks, tables of positions.
     """
 
     part: Literal["fixed", "forward", "backward"]
@@ -89,6 +90,7 @@ class Moment:
     list_index: int | None = None
     call: int | None = None
     released_bytes: int = 0
+    shared_bytes: int = 0
 
 
 @dataclass(frozen=True)

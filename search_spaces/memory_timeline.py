@@ -293,6 +293,7 @@ def _profile_between(below: StepProfile, above: StepProfile, micro_batch_size: i
             first,
             stretch=line.stretch(first.stretch, second.stretch),
             released_bytes=line.at(first.released_bytes, second.released_bytes),
+            shared_bytes=line.at(first.shared_bytes, second.shared_bytes),
         )
         for first, second in zip(below.moments, above.moments, strict=True)
     )  # fmt: skip

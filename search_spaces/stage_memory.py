@@ -27,11 +27,13 @@ class PipelineStages:
         first_blocks: The first block of each stage.
         outside_bytes: Parameters outside of the list of blocks that each stage holds.
         hidden_bytes: What one sample takes on its way from each stage to the next; one fewer than stages.
+        tied_bytes: Of trained parameters that the first and the last stage share.
     """
 
     first_blocks: tuple[int, ...]
     outside_bytes: tuple[int, ...]
     hidden_bytes: tuple[int, ...]
+    tied_bytes: int = 0
 
     @property
     def num_stages(self) -> int:
@@ -74,15 +76,18 @@ class StageMoments:
             is the last stage's moment in one process and each stage's own in a pipeline.
         repeated_bytes: Alive in the whole forward: what the model makes before its first block, which each stage makes
             for itself.
-        received_bytes: The gradient that backward starts from. It stays in torch's buffer, where one process lets it go
-            in the first block of backward.
+        shared_bytes: The part of it that the stage's blocks keep for backward.
+        staying_bytes: Alive after the first moment of backward, more than in one process. A gradient that was received
+            stays in torch's buffer, where one process lets it go in that moment. On the last stage it is negative: one
+            process holds the head's gradient of a tied weight until it has the embedding's, to add them up.
     """
 
     forward: _Array
     backward: _Array
     released_bytes: int = 0
     repeated_bytes: int = 0
-    received_bytes: int = 0
+    shared_bytes: int = 0
+    staying_bytes: int = 0
 
 
 class StageTimeline:
@@ -187,13 +192,16 @@ def stage_moments(step: StepProfile, stages: PipelineStages, stage: int) -> Stag
             (forward if index <= end_of_forward else backward).append(index)
     released = sum(step.moments[index].released_bytes for index in forward)
     first_block = next((index for index, moment in enumerate(step.moments) if moment.part == "forward"), 0)
+    repeated = step.moments[:first_block] if stage > 0 else ()
+    shared = sum(moment.shared_bytes for moment in repeated)
     is_last = stage == stages.num_stages - 1
     return StageMoments(
         np.array(forward, dtype=np.int64),
         np.array(backward, dtype=np.int64),
         released_bytes=released - (sum(moment.released_bytes for moment in step.moments) if is_last else 0),
-        repeated_bytes=sum(m.released_bytes for m in step.moments[:first_block]) if stage > 0 else 0,
-        received_bytes=0 if is_last else step.micro_batch_size * stages.hidden_bytes[stage],
+        repeated_bytes=sum(moment.released_bytes for moment in repeated) + shared,
+        shared_bytes=shared,
+        staying_bytes=-stages.tied_bytes if is_last else step.micro_batch_size * stages.hidden_bytes[stage],
     )
 
 
@@ -206,8 +214,9 @@ def _heights(placed: PlacedStretches, own: StageMoments) -> StageHeights:
     delta, lingering = placed.delta_bytes[own.forward], placed.lingering_bytes[own.forward]
     before = np.cumsum(delta + lingering) - delta - lingering
     forward = (before + placed.rise_bytes[own.forward]).max(initial=0) + own.repeated_bytes
-    kept = delta.sum() - own.released_bytes
-    delta = np.insert(placed.delta_bytes[own.backward], 1, own.received_bytes)
-    rise = np.insert(placed.rise_bytes[own.backward], 1, own.received_bytes)
+    kept = delta.sum() + own.shared_bytes - own.released_bytes
+    second = min(1, len(own.backward))  # A stage in which nothing is trained has no backward.
+    delta = np.insert(placed.delta_bytes[own.backward], second, own.staying_bytes)
+    rise = np.insert(placed.rise_bytes[own.backward], second, max(own.staying_bytes, 0))
     backward = (np.cumsum(delta) - delta + rise).max(initial=0)
     return StageHeights(kept, forward, backward)

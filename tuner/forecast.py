@@ -175,7 +175,7 @@ def make_forecast(
 
 def _pipeline_forecast(choices: SearchChoices, profile: MemoryProfile, cut: PipelineCut, cap_bytes: int) -> Forecast:
     """Of a model that is cut in stages: each has its own peak, and the slowest one decides how long a step is."""
-    stages = PipelineStages(cut.first_blocks, cut.outside_bytes, cut.hidden_bytes)
+    stages = PipelineStages(cut.first_blocks, cut.outside_bytes, cut.hidden_bytes, cut.tied_bytes)
     whole = MemoryTimeline(profile)
     timeline = StageTimeline(whole, stages)
     price_means = flops_prices(choices, PlacementFeatures(choices), whole)

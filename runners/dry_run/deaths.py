@@ -56,16 +56,20 @@ class Deaths:
             keeps_output: Of each list of blocks.
         """
         backward_at = {t.key.call_id: i for i, t in enumerate(stretches) if t.key.part == "backward"}
+        of_blocks = {i for i, t in enumerate(stretches) if t.key.part == "backward"}
         end_of_forward = max(i for i, t in enumerate(stretches) if not t.key.in_backward)
         later: Counter[int] = Counter()
         earlier: Counter[int] = Counter()
         released: Counter[StretchKey] = Counter()
+        shared: Counter[StretchKey] = Counter()
         for death in self._all:
             birthplace = death.birthplace
             keeps = birthplace.list_index is not None and keeps_output[birthplace.list_index]
             # An output that no block consumes is let go whatever its block does, unless that one saves it if plain.
             if death.place == end_of_forward and (death.consumer is not None or not death.is_output or keeps):
                 released[death.consumer or birthplace] += death.num_bytes
+            if birthplace.part == "fixed" and death.consumer is None and death.place in of_blocks:
+                shared[birthplace] += death.num_bytes
             if death.is_output and keeps:
                 own = backward_at.get(birthplace.call_id, -1)
                 if end_of_forward < death.place < own:
@@ -76,6 +80,7 @@ class Deaths:
                 traced,
                 stretch=_shifted(traced.stretch, not_yet_dead=later[i], dead_at_start=earlier[i]),
                 released_bytes=released[traced.key],
+                shared_bytes=shared[traced.key],
             )
             for i, traced in enumerate(stretches)
         )

@@ -265,7 +265,8 @@ def _moments(plain: StepTrace) -> tuple[Moment, ...]:
         elif index == end_of_forward:
             moments.append(Moment("fixed", replace(stretch, delta_bytes=stretch.delta_bytes + of_blocks)))
         else:
-            moments.append(Moment("fixed", stretch, released_bytes=traced.released_bytes))
+            released, shared = traced.released_bytes, traced.shared_bytes
+            moments.append(Moment("fixed", stretch, released_bytes=released, shared_bytes=shared))
     return tuple(moments)
 
 

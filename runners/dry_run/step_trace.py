@@ -38,12 +38,14 @@ class TracedStretch:
     Attributes:
         num_operations: How many it ran: a block that is placed the same way runs the same number each time.
         released_bytes: Let go at the very end of forward, of what it left alive or was handed.
+        shared_bytes: Of what a fixed stretch made, what blocks save beside their input: masks, tables of positions.
     """
 
     key: StretchKey
     stretch: Stretch
     num_operations: int
     released_bytes: int = 0
+    shared_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,9 @@ def find_pipeline_cut(
         output_length=None if isinstance(output, torch.Tensor) else len(output),
         hidden_bytes=tuple(_bytes_of(calls[first - 1].hidden) // num_samples for first in first_blocks[1:]),
     )
-    return cut.model_copy(update={"outside_bytes": tuple(_outside_bytes(outside, cut))})
+    at_both_ends = {id(outside[n]): outside[n] for n in cut.before & cut.after if outside[n].requires_grad}
+    tied_bytes = sum(map(_bytes_of, at_both_ends.values()))
+    return cut.model_copy(update={"outside_bytes": tuple(_outside_bytes(outside, cut)), "tied_bytes": tied_bytes})
 
 
 def _only_list(model: nn.Module, lists: Sequence[str]) -> Container:

@@ -40,6 +40,7 @@ class PipelineCut(Record):
             returns the hidden state itself.
         outside_bytes: Parameters outside of the list that each stage holds.
         hidden_bytes: What one sample takes on its way from each stage to the next; one fewer than stages.
+        tied_bytes: Of trained parameters that are used before the first block and after the last one.
     """
 
     blocks: str
@@ -50,6 +51,7 @@ class PipelineCut(Record):
     output_length: int | None = None
     outside_bytes: tuple[int, ...] = ()
     hidden_bytes: tuple[int, ...] = ()
+    tied_bytes: int = 0
 
     @property
     def num_stages(self) -> int:

@@ -52,7 +52,7 @@ def predicted_sizes(
         return ()
     policies = [RecomputePolicy(batch) for batch in choices.batches]
     if cut is not None:
-        stages = PipelineStages(cut.first_blocks, cut.outside_bytes, cut.hidden_bytes)
+        stages = PipelineStages(cut.first_blocks, cut.outside_bytes, cut.hidden_bytes, cut.tied_bytes)
         of_stages = StageTimeline(MemoryTimeline(dry_run.profile), stages)
         peaks: Sequence[int] = [of_stages.peak_bytes(policy) for policy in policies]
     elif dry_run.profile.refusal is None:

@@ -136,10 +136,10 @@ class PipelineSolver:
         own = stage_moments(step, self._timeline.stages, stage)
         forward = [step.moments[index] for index in own.forward]
         backward = [step.moments[index] for index in own.backward]
-        backward.insert(1, Moment("fixed", Stretch(own.received_bytes, own.received_bytes)))
+        backward.insert(1, Moment("fixed", Stretch(own.staying_bytes, max(own.staying_bytes, 0))))
         terms = table.terms(step.lists[0], timeline.cell, forward, backward)
         return StageHeights(
-            kept=terms.forward_delta - own.released_bytes,
+            kept=terms.forward_delta + own.shared_bytes - own.released_bytes,
             forward=terms.forward_rise + own.repeated_bytes,
             backward=terms.backward_rise,
         )

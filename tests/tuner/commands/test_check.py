@@ -20,6 +20,7 @@ from runners.diagnosis.records import (
     PlaceMemory,
     UnitCost,
 )
+from runners.parallel.records import CollectiveCount, Communication, PipelineCut
 from runners.replay_runner import ReplayRunner
 from runners.trial import MemoryByKind, ModelInspection, TrialResult, TrialSpec, TrialStatus, Verdict, Verification
 from search_spaces.model_shape import BlockList, ModelShape
@@ -256,3 +257,33 @@ def test_a_model_without_blocks_leaves_the_micro_batch(check: Callable[..., Resu
     result = check(inspection=INSPECTION.model_copy(update={"shape": ModelShape(SHAPE.num_parameters)}))
     assert result.exit_code == 0
     assert "blocks: none found, so only the micro-batch size can be searched" in result.stdout.splitlines()
+
+
+class TestPipeline:
+    CUT = PipelineCut(blocks="h", first_blocks=(0, 1), num_blocks=2, outside_bytes=(0, 0), hidden_bytes=(0,))
+
+    @pytest.fixture
+    def text(self, tune: Tune, write_search: WriteSearch) -> str:
+        def outcome(spec: TrialSpec) -> TrialResult:
+            of_stages = {"stage_peak_memory_bytes": (26 * MIB, 18 * MIB), "stage_micro_batches": (2, 1)}
+            transfers = CollectiveCount(calls=4, bytes=4096, calls_added_by_recompute=0)
+            return measure(spec).model_copy(
+                update=of_stages | {"communication": Communication(point_to_point=transfers)}
+            )
+
+        inspection = INSPECTION.model_copy(update={"pipeline_cut": self.CUT})
+        runner = DiagnosedRunner(outcome, inspection=inspection, dry_run=DRY_RUN)
+        search = write_search(runner={"strategy": "pipeline", "pipeline_stages": 2})
+        shown = " ".join(tune("check", search, runner=runner).stdout.split())
+        assert runner.asked.floors == (), "one process cannot run what fits a stage"
+        return shown
+
+    def test_stages_are_told_with_what_they_send(self, text: str) -> None:
+        assert "stage 0: peak 26.0 MiB, 2 micro-batches in flight; stage 1: peak 18.0 MiB, 1" in text
+        sent = "4 point-to-point transfers (4.0 KiB) per step; recompute adds none"
+        assert f"communication of the stage that sends and receives most: {sent}" in text
+
+    def test_the_floor_is_that_of_the_worst_stage(self, text: str) -> None:
+        assert "floor at micro-batch 1 x 2: no placement of this search is predicted to take less than" in text
+        assert "on each stage is 1" in text
+        assert "What helps besides recompute" not in text, "that is reckoned for one process"

@@ -141,6 +141,16 @@ def test_what_the_end_of_forward_lets_go_is_kept_by_no_stage_and_made_by_each(ch
     assert peaks(6) == (first, second + 6)
 
 
+def test_the_last_stage_does_not_wait_for_the_embeddings_gradient_of_a_tied_weight(choices: SearchChoices) -> None:
+    policy = choices.policy(choices.batch(2), (choices.block_lists[0].place(["block"] * NUM_BLOCKS),))
+    alone, tied = (
+        StageTimeline(MemoryTimeline(profile_of((2,))), replace(STAGES, tied_bytes=size)).stage_peaks(policy)
+        for size in (0, 20)
+    )
+    # The highest moment is a block's rebuild, after the head's backward.
+    assert tied == (alone[0], alone[1] - 20)
+
+
 def test_a_stage_that_holds_all_of_a_step_at_once_has_no_gradients_then(
     choices: SearchChoices, timeline: StageTimeline
 ) -> None:
