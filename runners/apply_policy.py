@@ -191,7 +191,7 @@ def _replacements(
             if region.action == OFFLOAD:
                 yield _Replacement(block, "forward", OffloadedCall(block.forward, model, line, name), name)
             if region.action == BLOCK or region.keep:
-                call = RecomputedCall(forwards[index], make_region(name, keep=region.keep))
+                call = RecomputedCall(forwards[index], make_region(name, [block], keep=region.keep))
                 yield _Replacement(block, "forward", call, name)
             for unit in region.unit_names():
                 if not is_spans(units[unit]):
@@ -254,7 +254,7 @@ def _unit(
         owner, attribute = resolve_unit(block, path)
     except AttributeError as error:
         raise PolicyError(f"placement names unit {name!r}, which the model does not have") from error
-    call = RecomputedCall(getattr(owner, attribute), make_region(name))
+    call = RecomputedCall(getattr(owner, attribute), make_region(name, [owner]))
     return _Replacement(owner, attribute, call, name, is_within_compiled)
 
 
@@ -262,9 +262,9 @@ def _segment(
     blocks: Sequence[nn.Module], forwards: list[Callable[..., Any]], names: list[str], make_region: MakeRegion
 ) -> Iterator[_Replacement]:
     if len(blocks) == 1:
-        yield _Replacement(blocks[0], "forward", RecomputedCall(forwards[0], make_region(names[0])), names[0])
+        yield _Replacement(blocks[0], "forward", RecomputedCall(forwards[0], make_region(names[0], blocks)), names[0])
         return
-    segment = Segment(forwards, names, make_region(f"{names[0]} to {names[-1]}"))
+    segment = Segment(forwards, names, make_region(f"{names[0]} to {names[-1]}", blocks))
     yield _Replacement(blocks[0], "forward", SegmentHead(segment.originals[0], segment), names[0])
     for position in range(1, len(blocks)):
         member = SegmentMember(segment.originals[position], segment, position)

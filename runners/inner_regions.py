@@ -15,7 +15,7 @@ from runners.recompute_region import Region
 from search_spaces.policy import PolicyError
 from search_spaces.unit_span import UnitSpan, parse_spans
 
-#: Makes a region of that name.
+#: Makes a region of that name, for the code of those modules.
 MakeRegion: TypeAlias = Callable[..., Region]
 InnerCall: TypeAlias = CutCall | KeptCall | TailCall | HeadCall | InputTailCall
 
@@ -48,7 +48,7 @@ def inner_regions(block: nn.Module, path: str, block_name: str, make_region: Mak
         for part in span.paths:
             if not has_module(block, part):
                 raise PolicyError(f"placement names unit '{block_name}.{part}', which the model does not have")
-        region = make_region(f"{block_name}.{span}")
+        region = make_region(f"{block_name}.{span}", [block])
         yield from _cut(block, span, region) if span.holds_tail else _rebuilt_input(block, span, region, make_region)
 
 
@@ -95,6 +95,7 @@ def _rebuilt_input(
     yield InnerReplacement(head, partial(HeadCall, region=region, keeps_inner=keeps_inner), 0)
     for path in span.tails:
         tail = block.get_submodule(path)
-        # A plain projection draws no random numbers, so there is no state to keep for it.
-        of_tail = make_region(region.name, preserve_rng_state=False) if type(tail) is nn.Linear else region
+        of_tail = region
+        if type(tail) is nn.Linear:  # A plain projection draws no random numbers, so there is no state to keep for it.
+            of_tail = make_region(region.name, region.modules, preserve_rng_state=False)
         yield InnerReplacement(tail, partial(InputTailCall, region=of_tail), 0)

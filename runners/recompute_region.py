@@ -8,8 +8,10 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from runners.held_statistics import statistics_held
 from runners.kept_outputs import KeptOutputs
 
 
@@ -21,17 +23,23 @@ class RecomputeObserver(Protocol):
 
 
 class Region:
-    """What a recompute region knows: its name for people, how it treats the RNG, who watches it, what it keeps."""
+    """What a recompute region knows: its name for people, how it treats the RNG, who watches it, what it keeps.
+
+    Args:
+        modules: All whose code runs in it; their running statistics advance in forward and not in the rebuild.
+    """
 
     def __init__(
         self,
         name: str,
+        modules: Sequence[nn.Module],
         *,
         preserve_rng_state: bool,
         observer: RecomputeObserver | None,
         keep: Sequence[str] = (),
     ) -> None:
         self.name = name
+        self.modules = tuple(modules)
         self.preserve_rng_state = preserve_rng_state
         self.observer = observer
         kept = KeptOutputs(name, keep, preserve_rng_state=preserve_rng_state) if keep else None
@@ -45,7 +53,7 @@ class Region:
             return function(*args, **kwargs)
         if torch.compiler.is_compiling():
             return checkpoint(function, *args, **self._options, **kwargs)
-        run_packed = _Run(function, self.name, self.observer)
+        run_packed = _Run(function, self)
         # Arguments travel packed: checkpoint finds the devices of tensors inside containers, but not those of keyword
         # arguments, and a keyword of the block can then never clash with one of checkpoint's own.
         return checkpoint(run_packed, args, kwargs, **self._options)
@@ -54,19 +62,22 @@ class Region:
 class _Run:
     """The function of a region, called with its arguments packed: once in forward, then once per rebuild."""
 
-    def __init__(self, function: Callable[..., Any], region_name: str, observer: RecomputeObserver | None) -> None:
+    def __init__(self, function: Callable[..., Any], region: Region) -> None:
         self._function = function
-        self._region_name = region_name
-        self._observer = observer
+        self._region = region
         self._has_run = False
         self._is_reported = False
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        observer, self._has_run, is_rebuild = self._observer, True, self._has_run
+        self._has_run, is_rebuild = True, self._has_run
+        with self._reporting(is_rebuild), statistics_held(self._region.modules) if is_rebuild else nullcontext():
+            return self._function(*args, **kwargs)
+
+    def _reporting(self, is_rebuild: bool) -> AbstractContextManager[Any]:
+        observer = self._region.observer
         if observer is None or self._is_reported:
-            return self._function(*args, **kwargs)
-        with observer.recomputing(self._region_name) if is_rebuild else self._reporting_first_use(observer):
-            return self._function(*args, **kwargs)
+            return nullcontext()
+        return observer.recomputing(self._region.name) if is_rebuild else self._reporting_first_use(observer)
 
     def _reporting_first_use(self, observer: RecomputeObserver) -> AbstractContextManager[Any]:
         """Within the context, what is saved for backward is saved as checkpoint would, and its first use is reported.
@@ -88,7 +99,7 @@ class _Run:
             is_first = False
             self._is_reported = True
             try:
-                with observer.recomputing(self._region_name):
+                with observer.recomputing(self._region.name):
                     return unpack(packed)
             finally:
                 self._is_reported = False

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from runners.block_lists import Container, ListUse
 from runners.call_trace import CallTrace, Target
 from runners.chain import alias_groups, segment_refusal
+from runners.held_statistics import keeps_statistics
 from runners.inner_units import InnerUnits
 from runners.unit_use import UnitUse
 from search_spaces.model_shape import BlockList
@@ -72,6 +73,7 @@ class WatchedList:
             aliases=alias_groups(self.container.blocks),
             segment_refusal=next(iter(self._refusals), None),
             overlaps=tuple(self._overlaps()),
+            keeps_statistics=any(map(keeps_statistics, self.container.blocks)),
         )
 
     def left_out_units(self) -> Iterator[tuple[str, str]]:

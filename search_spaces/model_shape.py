@@ -33,6 +33,8 @@ class BlockList:
         keep_sets: What was found for the selective actions that were asked for.
         idle_keeps: Selective actions that name operators of which its blocks run none, in normal form.
         segment_refusal: Why consecutive blocks cannot share one recompute region; None where they can.
+        keeps_statistics: Its blocks normalize over the batch in training, so whoever recomputes them has to keep the
+            rebuild from advancing their running statistics a second time.
     """
 
     path: str
@@ -44,6 +46,7 @@ class BlockList:
     overlaps: tuple[tuple[str, str], ...] = ()
     keep_sets: tuple[KeepSet, ...] = ()
     idle_keeps: tuple[str, ...] = ()
+    keeps_statistics: bool = False
 
     @property
     def can_segment(self) -> bool:

@@ -124,6 +124,7 @@ class BlockListRecord(_Record):
     aliases: list[list[int]]
     segment_refusal: str | None
     keep_sets: list[KeepSetRecord] = []
+    keeps_statistics: bool = False
 
 
 class ModelRecord(_Record):

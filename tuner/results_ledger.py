@@ -238,6 +238,7 @@ def model_record(inspection: ModelInspection) -> ModelRecord:
                 aliases=[list(group) for group in blocks.aliases],
                 segment_refusal=blocks.segment_refusal,
                 keep_sets=[KeepSetRecord(asked=each.asked, keep=list(each.keep)) for each in blocks.keep_sets],
+                keeps_statistics=blocks.keeps_statistics,
             )
             for blocks in shape.block_lists
         ],

@@ -24,6 +24,8 @@ from runners.rig import Rig
 #: Kernels of attention by words in their names: torch's own, and those that other packages register.
 _ATTENTION_WORDS = ("attention", "attn")
 _MATH_KERNEL = "scaled_dot_product_attention (math)"
+#: `nn.MultiheadAttention` multiplies by itself where its weights are asked for.
+_WEIGHTS_KERNEL = "multi_head_attention_forward (need_weights)"
 _SOFTMAX = (torch.ops.aten._softmax, torch.ops.aten._safe_softmax)
 
 
@@ -60,7 +62,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch l
 
     def attention(self) -> Iterator[AttentionUse]:
         for kernel, modules in self._attention.items():
-            is_fused = kernel not in (_MATH_KERNEL, "softmax")
+            is_fused = kernel not in (_MATH_KERNEL, _WEIGHTS_KERNEL, "softmax")
             yield AttentionUse(
                 kernel=kernel, is_fused=is_fused, num_calls=modules.total(), modules=tuple(filter(None, modules))
             )
@@ -69,15 +71,15 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch l
         for operator, modules in self._random.items():
             yield RandomOperator(operator=operator, num_calls=modules.total(), modules=tuple(filter(None, modules)))
 
-    def attending(self, attend: Any) -> Any:
-        """Runs a call of torch's attention and notes which kernel it takes."""
+    def attending(self, attend: Any, fallback: str = _MATH_KERNEL) -> Any:
+        """Runs a call of torch's attention and notes which kernel it takes, the fallback where it takes none."""
         self._is_in_call, self._saw_kernel = True, False
         try:
             output = attend()
         finally:
             self._is_in_call = False
         if not self._saw_kernel:
-            self._attention[_MATH_KERNEL][self._module()] += 1
+            self._attention[fallback][self._module()] += 1
         return output
 
     def __torch_dispatch__(
@@ -113,6 +115,9 @@ class _AttentionCalls(TorchFunctionMode):
     ) -> Any:
         if func is F.scaled_dot_product_attention:
             return self._operators.attending(lambda: func(*args, **(kwargs or {})))
+        if func is F.multi_head_attention_forward:  # What it calls within is hidden from this mode.
+            fallback = _WEIGHTS_KERNEL if (kwargs or {}).get("need_weights", True) else _MATH_KERNEL
+            return self._operators.attending(lambda: func(*args, **(kwargs or {})), fallback)
         return func(*args, **(kwargs or {}))
 
 

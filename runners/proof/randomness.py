@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import pickle
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -76,7 +77,10 @@ class _SilencedOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]  #
 
 
 class _SilencedAttention(TorchFunctionMode):
-    """Takes dropout out of fused attention, whose mask no other operator shows."""
+    """Takes dropout out of fused attention, whose mask no other operator shows.
+
+    What `nn.MultiheadAttention` calls within its own function is hidden from this mode, so dropout is taken out there.
+    """
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -87,7 +91,15 @@ class _SilencedAttention(TorchFunctionMode):
                 args = (*args[:4], 0.0, *args[5:])
             else:
                 kwargs["dropout_p"] = 0.0
+        elif func is torch.nn.functional.multi_head_attention_forward:
+            args, kwargs = _without_dropout(args, kwargs)
         return func(*args, **kwargs)
+
+
+def _without_dropout(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    given = inspect.signature(torch.nn.functional.multi_head_attention_forward).bind(*args, **kwargs)
+    given.arguments["dropout_p"] = 0.0
+    return given.args, given.kwargs
 
 
 def _by_name(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -372,7 +372,7 @@ def test_a_convolutional_net_has_blocks_without_units_and_says_so() -> None:
             return x.mean()
 
     shape = inspect(Convolution(), x=torch.randn(2, 3, 8, 8)).shape
-    assert shape.block_lists == (BlockList("stages", "Sequential", 3),)
+    assert shape.block_lists == (BlockList("stages", "Sequential", 3, keeps_statistics=True),)
     assert shape.notes == (
         "stages: not every block has a unit attention and mlp (Sequential: 0, 1, 2). If there is one, name it in "
         "search.yaml: placement.units: {attention: PATH}.",

@@ -118,7 +118,7 @@ def _facts(results: StudyResults) -> dict[str, Any]:
 
 def _block_lists(results: StudyResults) -> dict[str, Any]:
     return {
-        blocks.path: blocks.model_dump(exclude={"path", "segment_refusal", "aliases"})
+        blocks.path: blocks.model_dump(exclude={"path", "segment_refusal", "aliases", "keeps_statistics"})
         for blocks in results.model.block_lists
     }
 

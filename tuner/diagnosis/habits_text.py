@@ -7,6 +7,16 @@ from collections.abc import Iterator, Sequence
 
 from runners.diagnosis.records import AttentionUse, ModelHabits
 
+_FALLS_BACK = (
+    "torch's attention falls back to separate operators here (dropout on the weights, a mask, or a type that the fused "
+    "kernel does not take)"
+)
+_WHY_NOT_FUSED = {
+    "softmax": "the model multiplies and normalizes by itself",
+    "multi_head_attention_forward (need_weights)": (
+        "nn.MultiheadAttention is asked for its weights, which need_weights=False in its call would save"
+    ),
+}
 #: Names that are listed of many.
 _MOST_NAMES = 3
 
@@ -23,8 +33,9 @@ def habits_text(habits: ModelHabits) -> Iterator[str]:
     yield from _randomness(habits)
     if habits.changed_buffers:
         yield (
-            f"buffers changed in forward: {_names(habits.changed_buffers)}. Recompute runs a block's forward twice and "
-            "would change its buffers twice; the proof compares buffers, so a placement that does is a MISMATCH."
+            f"buffers changed in forward: {_names(habits.changed_buffers)}. Recompute runs a block's forward twice. "
+            "Statistics of torch's normalization layers are kept from advancing twice; of other buffers the proof "
+            "tells: a placement that changes them twice is a MISMATCH."
         )
     else:
         yield "buffers changed in forward: none."
@@ -49,12 +60,7 @@ def _attention(use: AttentionUse) -> str:
             f"{where} A fused kernel: it keeps no attention weights and already recomputes its inner part in backward, "
             "so recompute of attention saves less than textbooks say, and runs that part once more."
         )
-    what = (
-        "torch's attention falls back to separate operators here (dropout on the weights, a mask, or a type that the "
-        "fused kernel does not take)"
-        if use.kernel != "softmax"
-        else "the model multiplies and normalizes by itself"
-    )
+    what = _WHY_NOT_FUSED.get(use.kernel, _FALLS_BACK)
     return (
         f"{where} No fused kernel: {what}, so the weights of all pairs of tokens are kept for backward. Recompute of "
         "attention drops them; a fused kernel would never keep them."

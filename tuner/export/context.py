@@ -41,6 +41,7 @@ def _block_list(record: BlockListRecord) -> BlockList:
         tuple(record.units.items()),
         tuple(map(tuple, record.aliases)),
         record.segment_refusal,
+        keeps_statistics=record.keeps_statistics,
     )
 
 

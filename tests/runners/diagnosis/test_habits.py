@@ -42,6 +42,22 @@ def test_attention_by_hand_is_told_by_its_softmax(habits: Callable[..., ModelHab
     assert [(use.kernel, use.is_fused) for use in habits("by_hand").attention] == [("softmax", False)]
 
 
+@pytest.mark.parametrize(
+    ("args", "kernel"),
+    [
+        ({}, "aten._scaled_dot_product_flash_attention_for_cpu"),
+        ({"dropout": 0.1}, "scaled_dot_product_attention (math)"),
+        ({"need_weights": True}, "multi_head_attention_forward (need_weights)"),
+    ],
+    ids=["fused", "dropout", "weights"],
+)
+def test_torchs_own_module_is_told_by_what_takes_its_fused_kernel_away(
+    habits: Callable[..., ModelHabits], args: dict[str, Any], kernel: str
+) -> None:
+    found = habits("torchs_module", args).attention
+    assert [(use.kernel, use.is_fused) for use in found] == [(kernel, kernel.startswith("aten"))]
+
+
 def test_own_checkpoints_are_named_by_the_module_that_they_recompute(habits: Callable[..., ModelHabits]) -> None:
     own = OwnCheckpoint(module="blocks.0", function="checkpoint", use_reentrant=False, num_calls=1)
     assert habits("self_checkpointed").own_checkpoints == (own,)

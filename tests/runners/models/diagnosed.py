@@ -92,6 +92,18 @@ class SoftmaxAttention(nn.Module):
         return (q @ k.T / WIDTH**0.5).softmax(-1) @ v
 
 
+class TorchsModule(nn.Module):
+    """Attention by `nn.MultiheadAttention`."""
+
+    def __init__(self, dropout: float, need_weights: bool) -> None:
+        super().__init__()
+        self.heads = nn.MultiheadAttention(WIDTH, 2, dropout=dropout)
+        self.need_weights = need_weights
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.heads(x, x, x, need_weights=self.need_weights)[0]
+
+
 class AttentionBlock(nn.Module):
     """Residual attention and MLP."""
 
@@ -169,6 +181,10 @@ def fused(dropout: float = 0.0) -> Ladder:
 
 def by_hand() -> Ladder:
     return Ladder((AttentionBlock(SoftmaxAttention()) for _ in range(2)), 8)
+
+
+def torchs_module(dropout: float = 0.0, need_weights: bool = False) -> Ladder:
+    return Ladder((AttentionBlock(TorchsModule(dropout, need_weights)) for _ in range(2)), 8)
 
 
 def self_checkpointed() -> Ladder:

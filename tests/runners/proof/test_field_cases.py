@@ -45,10 +45,16 @@ def assert_says(text: str | None, *parts: str) -> None:
 
 
 class TestBatchStatistics:
-    def test_recompute_that_advances_running_statistics_twice_is_named_by_its_buffer(self, trials: Trials) -> None:
-        result = trials("normalization.py:training_statistics", num_blocks=3).run("block")
-        assert_mismatch(result, "buffer blocks.0.1.", "instead of")
-        assert result.verification.worst_tensor == "blocks.0.1.num_batches_tracked"
+    @pytest.mark.parametrize("regions", ["block", (Region(0, 2, "segment", 2),)], ids=["block", "segment"])
+    def test_recompute_advances_running_statistics_once(self, trials: Trials, regions: Any) -> None:
+        result = trials("normalization.py:training_statistics", num_blocks=3).run(regions)
+        assert_match(result)
+        assert result.verification.max_relative_error == 0
+
+    def test_recompute_that_advances_a_counter_of_the_models_own_is_named_by_its_buffer(self, trials: Trials) -> None:
+        result = trials("normalization.py:own_statistics", num_blocks=3).run("block")
+        assert_mismatch(result, "buffer blocks.0.1.num_calls is", "instead of")
+        assert result.verification.worst_tensor == "blocks.0.1.num_calls"
         assert result.verification.recompute_verdict is Verdict.MISMATCH
 
     @pytest.mark.parametrize("regions", ["none", (Region(0, 2, "block"),)], ids=["none", "block"])

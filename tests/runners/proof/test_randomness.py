@@ -64,6 +64,16 @@ class TestSilenced:
         assert unsilenced == set()
         assert torch.allclose(drawn, attention(q, k, v))
 
+    @pytest.mark.parametrize("need_weights", [False, True])
+    def test_dropout_within_torchs_own_attention_module_is_taken_out(self, need_weights: bool) -> None:
+        attention, x = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True), torch.randn(2, 5, 8)
+        stream = torch.get_rng_state()
+        with silenced() as unsilenced:
+            drawn, _ = attention(x, x, x, need_weights=need_weights)
+        assert unsilenced == set()
+        assert torch.equal(torch.get_rng_state(), stream), "fused kernels draw without any operator that shows it"
+        assert torch.allclose(drawn, attention.eval()(x, x, x)[0], atol=1e-6)
+
     def test_recurrent_dropout_is_taken_out(self) -> None:
         lstm = nn.LSTM(3, 3, num_layers=2, dropout=0.5, batch_first=True)
         x = torch.randn(4, 5, 3)
