@@ -40,20 +40,11 @@ def _leave_at_once() -> None:
     os._exit(7)
 
 
-def _deadlock() -> None:
+def _deadlock_with_child() -> None:
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
     lock = threading.Lock()
     lock.acquire()
     lock.acquire()
-
-
-def _loop() -> None:
-    while True:
-        pass
-
-
-def _loop_with_child() -> None:
-    subprocess.Popen(["sleep", "600"], start_new_session=True)
-    _loop()
 
 
 def _ask_for_terabytes() -> None:
@@ -81,9 +72,7 @@ def _fill_the_node() -> None:
 FAULTS = {
     "segfault": _segfault,
     "exit": _leave_at_once,
-    "deadlock": _deadlock,
-    "loop": _loop,
-    "loop with child": _loop_with_child,
+    "deadlock with child": _deadlock_with_child,
     "terabytes": _ask_for_terabytes,
     "kill": _die,
     "raise": _raise,

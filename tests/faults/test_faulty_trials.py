@@ -12,19 +12,19 @@ from study_state import state_of
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 #: Enough for a process to start and load torch on a machine that does other things as well.
-TRIAL_TIMEOUT_S = 60
-#: By micro-batch size: what befalls a trial, and what is said of it.
+TRIAL_TIMEOUT_S = 90
+#: By micro-batch size: what befalls a trial, and what is said of it. What does not fit is the smallest, and half of the
+#: batch is sound, since the proof then tries the plain model with fewer samples, and divides a part of the batch.
 FAULTS = {
     6: ("segfault", "FAILED", "worker died (signal 11, SIGSEGV)"),
     10: ("exit", "FAILED", "worker died (exit code 7)"),
-    12: ("deadlock", "TIMED_OUT", f"not finished after {TRIAL_TIMEOUT_S} s; stopped"),
-    15: ("loop with child", "TIMED_OUT", f"not finished after {TRIAL_TIMEOUT_S} s; stopped"),
-    20: ("terabytes", "OUT_OF_MEMORY", "can't allocate memory"),
-    30: ("kill", "FAILED", "worker died (signal 9, SIGKILL, likely memory)"),
-    5: ("raise", "FAILED", "RuntimeError: this size is not for me; at faulty_model.py:"),
+    12: ("deadlock with child", "TIMED_OUT", f"not finished after {TRIAL_TIMEOUT_S} s; stopped"),
+    5: ("terabytes", "OUT_OF_MEMORY", "can't allocate memory"),
+    15: ("kill", "FAILED", "worker died (signal 9, SIGKILL, likely memory)"),
+    20: ("raise", "FAILED", "RuntimeError: this size is not for me; at faulty_model.py:"),
 }
 #: With four samples the model is looked at before any trial; the largest is the baseline.
-SOUND = (4, 60)
+SOUND = (4, 30, 60)
 
 
 def test_each_fault_is_a_result_and_the_next_trial_runs(tmp_path: Path) -> None:

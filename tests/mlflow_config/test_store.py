@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import sqlite3
 import threading
@@ -115,7 +116,7 @@ def test_file_that_is_no_database_is_one_error(tmp_path: Path) -> None:
 
 
 def test_store_must_be_open(settings: TrackingSettings) -> None:
-    with pytest.raises(TrackingError, match=r"^the store sqlite:.* is not open; open it first$"):
+    with pytest.raises(TrackingError, match=rf"^the store {re.escape(settings.shown_uri)} is not open; open it first$"):
         TrackingStore(settings).find_or_create_experiment("e", tags={})
 
 
