@@ -27,7 +27,7 @@ from runners.proof.training_record import TrainingRecord, record_training
 from runners.rig import Rig
 from runners.trial import Verdict, Verification, WorkloadSpec
 from runners.workloads.base import Workload
-from search_spaces.policy import RecomputePolicy
+from search_spaces.policy import BatchShape, RecomputePolicy
 
 #: Optimizer steps compared; one alone can miss a fault that shows only now and then.
 NUM_STEPS = 3
@@ -79,6 +79,7 @@ class Prover:
         self.tighter_limits: ProofLimits | None = None
         self._split_proof = SplitProof(self._setup, global_batch_size=global_batch_size)
         self._baselines: dict[tuple[int, int, int, str], _Baseline] = {}
+        self._chosen: dict[tuple[BatchShape, str, ProofLimits], _Baseline | None] = {}
         self._compiled: dict[tuple[int, int], CompiledBaseline] = {}
 
     def prepare(self, policy: RecomputePolicy) -> None:
@@ -203,7 +204,13 @@ class Prover:
         return recompute.model_copy(update=update)
 
     def _baseline_for(self, policy: RecomputePolicy) -> _Baseline | None:
-        """None where nothing fits that the policy could be compared with."""
+        """None where nothing fits that the policy could be compared with; what did not fit is not tried again."""
+        key = (policy.batch, division_key(self._setup.spec.strategy, policy), self.limits)
+        if key not in self._chosen:
+            self._chosen[key] = self._choose_baseline(policy)
+        return self._chosen[key]
+
+    def _choose_baseline(self, policy: RecomputePolicy) -> _Baseline | None:
         # A pipeline is not filled by fewer micro-batches than it has stages.
         enough = max(_MAX_ACCUMULATION, self._ranks.size if self._setup.spec.strategy == "pipeline" else 0)
         accumulation = min(policy.batch.gradient_accumulation_steps, enough)
