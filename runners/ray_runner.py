@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import ray
@@ -190,6 +190,10 @@ class RayRunner:
         self.open()
         bare = {name: amount for name, amount in self._resources.items() if not name.startswith(KIND_PREFIX)}
         return kinds_that_fit(bare, alive_nodes())
+
+    def on_kind(self, kind: str) -> RayRunner:
+        """One for trials on that kind of accelerator alone, with the same files to send; not open yet."""
+        return RayRunner(replace(self._options, accelerator_type=kind))
 
     def capacity(self) -> int:
         """What may be in flight now: on a shared cluster this study's share, as far as others have given it free."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from click.testing import Result
 from simulation import INSPECTION, measure
 
 from runners.replay_runner import ReplayRunner
+from tuner import assemble
+from tuner.config_file import load_search_file
+from tuner.each_kind import each_kind
 
 WriteSearch = Callable[..., Path]
 Tune = Callable[..., Result]
@@ -25,6 +29,9 @@ class KindsRunner(ReplayRunner):
 
     def kinds(self) -> Sequence[str]:
         return self._kinds
+
+    def on_kind(self, kind: str) -> KindsRunner:
+        return self
 
     def close(self) -> None:
         self.cancel()
@@ -67,3 +74,22 @@ def test_a_cluster_without_kinds_is_refused(tune: Tune, search: Callable[..., Pa
     result = tune("run", search(), runner=KindsRunner([]))
     assert result.exit_code == 2
     assert "runner.accelerator_type is all, but the cluster has no accelerators that Ray knows" in result.stderr
+
+
+def test_studies_of_a_job_outlive_the_folder_that_it_was_sent_in(
+    search: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray removes that folder with the job's first connection."""
+    config = load_search_file(search())
+    sent = tmp_path / "sent"
+    sent.mkdir()
+    monkeypatch.chdir(sent)
+
+    class RemovingRunner(KindsRunner):
+        def close(self) -> None:
+            shutil.rmtree(sent, ignore_errors=True)
+
+    monkeypatch.setattr(assemble, "ray_runner", lambda config: RemovingRunner())
+    studies = each_kind(config)
+    assert [of_kind.study for of_kind, _ in studies] == ["simulated-A100-SXM4", "simulated-H100"]
+    assert Path.cwd() == Path.home()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tuner import assemble
 from tuner.config import ALL_KINDS, SearchConfig
@@ -26,6 +27,9 @@ from tuner.study_folder import StudyFolder
 from tuner.study_session import Outcome, Progress, run_study
 from tuner.tables import front_table
 
+if TYPE_CHECKING:
+    from runners.ray_runner import RayRunner
+
 
 def run_command(search_file: Path, *, resume: bool, as_json: bool) -> int:
     """Runs or resumes the study and shows what it found; gives back the exit code.
@@ -34,19 +38,20 @@ def run_command(search_file: Path, *, resume: bool, as_json: bool) -> int:
     """
     config = load_search_file(search_file)
     if config.runner.accelerator_type == ALL_KINDS:
-        return _run_each_kind(config, resume=resume, as_json=as_json)
-    return _exit_code(_run(config, resume=resume, show_outcome=_print_json if as_json else _show))
+        return _run_each_kind(load_search_file(search_file.absolute()), resume=resume, as_json=as_json)
+    show_outcome = _print_json if as_json else _show
+    return _exit_code(_run(config, None, resume=resume, show_outcome=show_outcome))
 
 
 def _run_each_kind(config: SearchConfig, *, resume: bool, as_json: bool) -> int:
     """The exit code of the first study that did not end well."""
     studies: list[StudyResults] = []
-    for of_kind in each_kind(config):
+    for of_kind, runner in each_kind(config):
         if not as_json:
             show_text(f"{of_kind.runner.accelerator_type}: study {of_kind.study}")
         began = StudyFolder(assemble.output_dir(of_kind), of_kind.study).exists()
         show_outcome = _print_nothing if as_json else _show
-        studies.append(_run(of_kind, resume=resume and began, show_outcome=show_outcome))
+        studies.append(_run(of_kind, runner, resume=resume and began, show_outcome=show_outcome))
         if studies[-1].status == "interrupted":
             break
     if as_json:
@@ -56,11 +61,13 @@ def _run_each_kind(config: SearchConfig, *, resume: bool, as_json: bool) -> int:
     return next((code for code in map(_exit_code, studies) if code != EXIT_DONE), EXIT_DONE)
 
 
-def _run(config: SearchConfig, *, resume: bool, show_outcome: Callable[[Outcome], None]) -> StudyResults:
-    """One study, from the cluster's start to its end."""
+def _run(
+    config: SearchConfig, runner: RayRunner | None, *, resume: bool, show_outcome: Callable[[Outcome], None]
+) -> StudyResults:
+    """One study, from the cluster's start to its end; ``runner`` is not open yet, None makes one."""
     interrupts = Interrupts()
     with interrupts.handled():
-        runner = assemble.ray_runner(config)
+        runner = runner or assemble.ray_runner(config)
         try:
             outcome = run_study(
                 config, runner, resume=resume, make_progress=_progress_maker(config), interrupts=interrupts

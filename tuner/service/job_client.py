@@ -165,8 +165,8 @@ class JobClient:
         from ray.job_submission import JobSubmissionClient
 
         # Ray tells of each file that it sends, on this process's own output.
-        for name in ("modules.job.sdk", "modules.dashboard_sdk"):
-            logging.getLogger(f"ray.dashboard.{name}").setLevel(logging.WARNING)
+        for name in ("dashboard.modules.job.sdk", "dashboard.modules.dashboard_sdk", "_private.runtime_env.packaging"):
+            logging.getLogger(f"ray.{name}").setLevel(logging.WARNING)
         try:
             with _only_what_was_named():
                 return JobSubmissionClient(self._address)
