@@ -61,6 +61,7 @@ class ExportContext:
         compile: What `torch.compile` was applied to in trials, ``blocks`` or ``model``; None without.
         compile_memory_budget: Of the compiler, in all trials; policies may have one of their own.
         through_python: Whether training code may use `tuner.integrations`, which say what the config cannot.
+        pipeline_stages: Of the pipeline that trials ran in; 1 without.
     """
 
     version: StackVersion
@@ -73,6 +74,7 @@ class ExportContext:
     compile: str | None = None
     compile_memory_budget: float | None = None
     through_python: bool = False
+    pipeline_stages: int = 1
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ def context_of(study: StudyResults, version: StackVersion, *, through_python: bo
     """The context of all trials of a study."""
     model: Mapping[str, Any] = study.search.get("model", {})
     budget = model.get("compile_memory_budget")
+    stages = study.search.get("runner", {}).get("pipeline_stages")
     return ExportContext(
         version=version,
         block_lists=tuple(map(_block_list, study.model.block_lists)),
@@ -25,6 +26,7 @@ def context_of(study: StudyResults, version: StackVersion, *, through_python: bo
         compile=model.get("compile"),
         compile_memory_budget=budget if isinstance(budget, int | float) else None,
         through_python=through_python,
+        pipeline_stages=stages if isinstance(stages, int) else 1,
     )
 
 

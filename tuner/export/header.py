@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from search_spaces.yaml_words import one_line
 from tuner.export.base import ExportContext, Exporter
-from tuner.export.notes import compile_note
+from tuner.export.notes import compile_note, pipeline_note
 from tuner.memory_size import format_bytes
 from tuner.results import StudyResults, TrialRecord
 from tuner.summary import throughput_text
@@ -26,7 +26,7 @@ def header_lines(exporter: Exporter, study: StudyResults, trial: TrialRecord, co
         *(f"blocks: {blocks.path}, {blocks.num_blocks} x {blocks.kind}" for blocks in context.block_lists),
         f"measured: {_measured(study, trial)}",
         f"proof that it trains the same model: {_proof(trial)}",
-        *_notes([*exporter.notes(trial.to_policy(), context), *compile_note(context)]),
+        *_notes([*exporter.notes(trial.to_policy(), context), *compile_note(context), *pipeline_note(context)]),
     ]
 
 

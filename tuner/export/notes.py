@@ -33,6 +33,15 @@ def compile_note(context: ExportContext) -> Iterator[str]:
         yield f"measured with torch.compile of {what}: compile in training as well, or memory and speed are others"
 
 
+def pipeline_note(context: ExportContext) -> Iterator[str]:
+    """For trials that ran in stages: nothing for others."""
+    if context.pipeline_stages > 1:
+        yield (
+            f"measured in a pipeline of {context.pipeline_stages} stages with 1F1B: cut the model alike in training, "
+            "or memory and speed are others"
+        )
+
+
 def transformers_only_note(context: ExportContext) -> Iterator[str]:
     """For stacks whose keys reach transformers models alone; nothing where the study measured one by its name."""
     if context.model_factory and not context.model_factory.startswith(_TRANSFORMERS):

@@ -80,4 +80,5 @@ def _peak(trial: TrialRecord, stage: int) -> str:
     if trial.predicted_stage_peak_memory_bytes is None:
         return text
     predicted = trial.predicted_stage_peak_memory_bytes[stage]
-    return f"{text}, predicted {format_bytes(predicted)} ({predicted / measured - 1:+.1%})"
+    error = round(predicted / measured - 1, 3) + 0.0  # So that no zero has a minus.
+    return f"{text}, predicted {format_bytes(predicted)} ({error:+.1%})"

@@ -147,3 +147,17 @@ def test_checked_policies_hold_the_longest_segments_and_every_size(small_model: 
     policies = list(check_policies(small_model("gpt").choices))
     assert policies[0].placement[0].regions[0].action == "segment"
     assert {policy.batch.micro_batch_size for policy in policies} == {1, 2, 4}
+
+
+def test_what_the_stages_of_a_pipeline_do_otherwise_is_told(small_model: Any) -> None:
+    model = small_model("llama_bf16")
+    choices = SearchChoices(model.choices.shape, 4, (1, 2), ("none", "block"), stage_borders=(2,))
+    profile = profile_model(model.dry_run, choices)
+    length, head, element = 32, 64 // 4, 2
+    before_blocks = [step.moments[0] for step in profile.steps]
+    # Blocks have cosines and sines of the positions saved, whatever the micro-batch; what else the model's forward made
+    # (the positions) goes with it. The embeddings are the first block's input and so its own.
+    assert [moment.shared_bytes for moment in before_blocks] == [2 * length * head * element] * 2
+    assert [moment.released_bytes for moment in before_blocks] == [8 * length] * 2
+    # With two stages a step of two micro-batches is in flight as a whole, and none has left gradients.
+    assert [(step.micro_batch_size, step.accumulates) for step in profile.first_steps] == [(2, False)]

@@ -25,7 +25,7 @@ def in_stages(number: int, action: str, peaks: tuple[int, ...], predicted: tuple
 
 def study() -> StudyResults:
     plain = in_stages(0, "none", (40 * MIB, 20 * MIB), None)
-    return results_of(plain, in_stages(1, "block", (16 * MIB, 10 * MIB), (16 * MIB, 11 * MIB)))
+    return results_of(plain, in_stages(1, "block", (16 * MIB, 10 * MIB), (16 * MIB - 1, 11 * MIB)))
 
 
 def view(results: StudyResults) -> StagesView:
