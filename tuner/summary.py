@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from runners.trial import TrialStatus, Verdict
@@ -188,7 +188,15 @@ def _why_plain_is_no_answer(results: StudyResults) -> Iterable[str]:
         why = others[0].infeasible_reason
         yield f"Plain training is not feasible: trial {others[0].number}, {others[0].policy_summary}: {why}."
     elif tried:
-        yield "Plain training does not fit at any micro-batch size that was tried."
+        yield _where_plain_does_not_fit(results, tried)
+
+
+def _where_plain_does_not_fit(results: StudyResults, tried: Sequence[TrialRecord]) -> str:
+    sizes = results.search.get("batch", {}).get("micro_batch_sizes")
+    smallest = min(trial.micro_batch_size for trial in tried)
+    if smallest <= (min(sizes) if isinstance(sizes, list | tuple) else 1):
+        return "Plain training does not fit at any micro-batch size."
+    return f"Plain training does not fit at micro-batch {smallest}; at smaller ones it was not tried."
 
 
 def _is_too_large(results: StudyResults, trial: TrialRecord) -> bool:
@@ -262,6 +270,12 @@ def _no_answer(results: StudyResults) -> Iterable[str]:
     if fitting:
         yield f"No feasible placement within {cap}: {len(fitting)} fit, but none is proven to train the same model."
         yield f"Trial {fitting[0].number}: {fitting[0].infeasible_reason}."
+        if all(trial.verification and trial.verification.split_verdict is Verdict.MISMATCH for trial in fitting):
+            undivided = fitting[0].micro_batch_size * fitting[0].gradient_accumulation_steps
+            yield (
+                "All of them divide the batch. What keeps it whole was not among them: search that alone with "
+                f"batch.micro_batch_sizes: [{undivided}], and raise memory_cap if it does not fit."
+            )
     elif measured:
         least = min(measured, key=lambda trial: trial.peak_memory_bytes or 0)
         yield (

@@ -76,7 +76,12 @@ def test_plain_training_that_wins_by_its_memory_is_still_plain() -> None:
 
 def test_plain_training_that_does_not_fit() -> None:
     said = sentences(trial(0), trial(1, "block"), failure(2, TrialStatus.OUT_OF_MEMORY, "no room", size=1))
-    assert said[1] == "Plain training does not fit at any micro-batch size that was tried."
+    assert said[1] == "Plain training does not fit at any micro-batch size."
+
+
+def test_plain_training_that_was_not_tried_at_smaller_sizes_is_not_said_not_to_fit() -> None:
+    said = sentences(trial(0), trial(1, "block"))
+    assert said[1] == "Plain training does not fit at micro-batch 2; at smaller ones it was not tried."
 
 
 def test_plain_training_that_fits_but_is_not_proven_is_not_said_not_to_fit() -> None:
@@ -122,6 +127,15 @@ def test_what_fits_is_not_proven() -> None:
         "No feasible placement within 20.0 MiB: 2 fit, but none is proven to train the same model.",
         "Trial 1: it trains another model: grad of h.0.mlp differs.",
     ]
+
+
+def test_a_model_that_minds_division_is_told_to_keep_its_batch_whole() -> None:
+    divided = MISMATCH.model_copy(update={"split_verdict": Verdict.MISMATCH})
+    said = sentences(trial(0), trial(1, "block", 1, verification=divided))
+    assert said[2].startswith("All of them divide the batch.")
+    assert "batch.micro_batch_sizes: [2]" in said[2]
+    both = sentences(trial(0), trial(1, "block", 1, verification=divided), trial(2, "mlp", verification=MISMATCH))
+    assert len(both) == 2
 
 
 def test_everything_runs_out_of_memory() -> None:

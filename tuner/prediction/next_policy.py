@@ -133,6 +133,7 @@ class PolicyProposer:
         of_each = [corrections[label] for label in self.features.budget_labels_of(candidates.features).tolist()]
         worst_peaks = candidates.peaks_bytes * np.array([correction.worst_ratio for correction in of_each])
         rows = np.flatnonzero((worst_peaks <= self.cap_bytes) & self._not_suspicious(candidates, tried))
+        rows = self._whole_batches_first(candidates, rows, tried)
         measured = _Measured.of(self.features, tried)
         if not len(rows):
             return NothingToGain(None, 1.0)
@@ -267,6 +268,16 @@ class PolicyProposer:
         if bad_labels:
             usable &= (candidates.features.shares[:, sorted(bad_labels)] == 0).all(axis=1)
         return usable
+
+    def _whole_batches_first(self, candidates: Candidates, rows: IntArray, tried: Sequence[Tried]) -> IntArray:
+        """Those that divide nothing, if a division was wrong and none was right: a model that minds minds them all."""
+        verdicts = {trial.split_verdict for trial in tried}
+        if Verdict.MISMATCH not in verdicts or Verdict.MATCH in verdicts:
+            return rows
+        batches = enumerate(self.features.batches)
+        whole = [index for index, batch in batches if batch.gradient_accumulation_steps == 1]
+        undivided = rows[np.isin(candidates.batch_indices[rows], whole)]
+        return undivided if len(undivided) else rows
 
     def _blamed(self, tried: Sequence[Tried]) -> tuple[set[int], set[int]]:
         bad_labels: set[int] = set()

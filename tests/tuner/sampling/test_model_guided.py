@@ -311,10 +311,34 @@ def test_a_micro_batch_that_changes_the_model_is_not_proposed_again() -> None:
         proposal = study.ask()
         tried.append(proposal.policy)
         result = device.measure(proposal)
-        if proposal.policy.batch.micro_batch_size == 2:
-            result = result.model_copy(update={"verification": wrong})
+        right = MATCH.model_copy(update={"split_verdict": Verdict.MATCH})
+        is_wrong = proposal.policy.batch.micro_batch_size == 2
+        result = result.model_copy(update={"verification": wrong if is_wrong else right})
         device.tell(study, result)
     assert sum(policy.batch.micro_batch_size == 2 for policy in tried) <= 1
+
+
+@pytest.mark.parametrize("whole_fits", [True, False], ids=["the whole batch fits", "it does not"])
+def test_one_wrong_division_is_enough_where_the_whole_batch_fits(whole_fits: bool) -> None:
+    device = Device(0)
+    whole = [peak for policy, peak in device.peaks.items() if policy.batch.gradient_accumulation_steps == 1]
+    device.cap_bytes = (min(whole) + max(whole)) // 2 if whole_fits else min(whole) - 1
+    device.objective = Objective(device.cap_bytes, has_reference=False)
+    study = device.study()
+    study.enqueue(device.baseline)
+    wrong = MATCH.model_copy(update={"verdict": Verdict.MISMATCH, "split_verdict": Verdict.MISMATCH})
+    divided = []
+    for _ in range(8):
+        try:
+            proposal = study.ask()
+        except NoGainExpected:
+            break
+        result = device.measure(proposal)
+        if proposal.policy.batch.gradient_accumulation_steps > 1:
+            divided.append(proposal.policy.batch.micro_batch_size)
+            result = result.model_copy(update={"verification": wrong})
+        device.tell(study, result)
+    assert len(divided) == (1 if whole_fits else 2)
 
 
 def test_a_baseline_that_the_device_refuses_teaches_and_does_not_stop_it() -> None:
