@@ -137,7 +137,7 @@ class PolicyProposer:
         measured = _Measured.of(self.features, tried)
         if not len(rows):
             return NothingToGain(None, 1.0)
-        times = _Times(candidates, rows, measured, draws, generator)
+        times = _Times(candidates, rows, measured, model.mean_weights(), draws, generator)
         # With few trials a winner matters most. Later the front has its turn as well: on a noisy machine there is
         # always a candidate that might win.
         gain, winner = self._likely_winner(candidates, rows, times, measured, is_taken)
@@ -339,10 +339,12 @@ class _Times:
         candidates: Candidates,
         rows: IntArray,
         measured: _Measured,
+        expected: TimeWeights,
         draws: Sequence[TimeWeights],
         generator: np.random.Generator,
     ) -> None:
         self._measured = measured
+        self._expected = candidates.times(expected)[rows]
         by_draw = np.array([candidates.times(draw)[rows] for draw in draws])
         fitted = np.array([measured.policies.times(draw) for draw in draws])
         self.mean: FloatArray = by_draw.mean(axis=0)
@@ -358,12 +360,13 @@ class _Times:
     def expected_gains(self) -> FloatArray:
         """Share of the best measured time that each candidate is expected to save, shape (num_rows,).
 
-        Before anything feasible was measured: how fast each candidate may be, an optimistic guess.
+        Before anything feasible was measured: how fast each candidate is expected to be. A guess of how fast it may
+        be would begin with what is least known, such as the smallest micro-batch of all.
         """
         feasible = np.flatnonzero(self._measured.is_feasible)
         if not len(feasible):
-            optimistic: FloatArray = 1 / np.maximum(self.mean - self._candidates.std(axis=0), 1e-9)
-            return optimistic
+            speeds: FloatArray = 1 / np.maximum(self._expected, 1e-9)
+            return speeds
         best = feasible[self._known[:, feasible].mean(axis=0).argmin()]
         best_times = self._known[:, [best]]
         gains: FloatArray = np.maximum(best_times - self._candidates, 0.0).mean(axis=0) / best_times.mean()

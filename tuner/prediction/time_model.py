@@ -38,6 +38,9 @@ _BASE_COMMON, _BASE_OWN = 0.3, 0.03
 #: over `_LENGTH_OCTAVES`. Where kernels are large it matters little; where they are small, what surrounds them takes
 #: most of the time, the more so the smaller the micro-batch.
 _SIZE_EFFECT = {(0.15, 0.0): 0.7, (1.5, 0.7): 0.3}
+#: What a plain step is expected to take longer for each octave that its micro-batch is smaller, in plain steps: little
+#: enough to mean no more than that the larger one comes first.
+_SLOWER_PER_OCTAVE = 0.002
 #: Octaves of micro-batch size over which bases and prices stay alike.
 _LENGTH_OCTAVES = 3.0
 #: How much of the size's effect on prices all labels share.
@@ -103,7 +106,7 @@ class TimePrior:
         labels: What prices are of.
         price_means: What recomputing all blocks of a list is expected to add, in plain steps, shape (num_labels,).
         base_means: How long plain steps of each size are expected to be beside one another, shape (num_batches,); None
-            expects them to be alike.
+            expects those of smaller ones to be a little longer.
     """
 
     def __init__(
@@ -117,11 +120,11 @@ class TimePrior:
         self.num_labels = len(price_means)
         self.price_means = price_means
         self._labels = labels
-        self.base_means: FloatArray = np.ones(self.num_batches) if base_means is None else base_means
         octaves = np.log2(np.asarray(micro_batch_sizes, dtype=np.float64))
         distances = np.abs(octaves[:, None] - octaves[None, :])
         self._likeness: FloatArray = np.exp(-distances / _LENGTH_OCTAVES)
         below = octaves.max() - octaves
+        self.base_means: FloatArray = 1 + _SLOWER_PER_OCTAVE * below if base_means is None else base_means
         self._drift: FloatArray = np.minimum(below[:, None], below[None, :]) / _LENGTH_OCTAVES
 
     def mean(self) -> FloatArray:

@@ -111,8 +111,13 @@ def test_without_measurements_it_says_what_the_prior_says() -> None:
     model = TimeModel(PRIOR, [])
     shares = np.eye(4)
     mean, deviation = model.predict([0, 1, 2, 3], shares, np.zeros((4, 4)))
-    np.testing.assert_allclose(mean, 1 + PRICES, rtol=1e-9)
+    np.testing.assert_allclose(mean, PRIOR.base_means * (1 + PRICES), rtol=1e-9)
     assert (deviation > 0.1).all()
+
+
+def test_of_sizes_that_nothing_is_known_of_the_larger_is_expected_to_be_faster_by_a_hair() -> None:
+    base = TimePrior([2, 16, 4], LABELS[:1], PRICES[:1]).base_means
+    assert base[1] == 1 < base[2] < base[0] < 1.01
 
 
 def test_made_up_weights_are_reproduced_from_many_exact_times() -> None:

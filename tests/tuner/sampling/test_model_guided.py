@@ -341,6 +341,16 @@ def test_one_wrong_division_is_enough_where_the_whole_batch_fits(whole_fits: boo
     assert len(divided) == (1 if whole_fits else 2)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_plain_training_is_tried_first_at_the_largest_size_that_fits(seed: int) -> None:
+    device = Device(seed=seed)
+    plain = {p.batch.micro_batch_size: p for p in device.times if not p.recomputes}
+    device.cap_bytes = int(1.1 * device.peaks[plain[2]])
+    device.objective = Objective(device.cap_bytes, has_reference=False)
+    assert device.peaks[device.baseline] > device.cap_bytes > device.peaks[plain[1]]
+    assert device.run(device.study(), 2)[1] == plain[2]
+
+
 def test_a_baseline_that_the_device_refuses_teaches_and_does_not_stop_it() -> None:
     device = Device(5, cap_share=0.3)
     study = device.study()
