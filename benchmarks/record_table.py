@@ -22,6 +22,7 @@ from search_spaces.whole_file import write_whole
 from tuner.assemble import output_dir
 from tuner.config import SearchConfig
 from tuner.config_file import ConfigError, load_search_file
+from tuner.results import LOST_STATUSES
 from tuner.results_file import read_results
 from tuner.user_error import UserError
 
@@ -64,7 +65,7 @@ def record(search_file: Path, target: Path) -> None:
 
 
 def compact_text(results: Mapping[str, Any]) -> str:
-    """The part of a results.json that makes a table, one trial per line."""
+    """The part of a results.json that makes a table, one trial per line; what was lost says nothing of its policy."""
     kept = {
         "schema_version": results["schema_version"],
         "study": results["study"],
@@ -78,7 +79,8 @@ def compact_text(results: Mapping[str, Any]) -> str:
         },
     }
     head = json.dumps(kept, indent=1)[:-2]
-    trials = ",\n".join(json.dumps(_only(trial, _ROW_FIELDS)) for trial in results["trials"])
+    told = [trial for trial in results["trials"] if trial["status"] not in LOST_STATUSES]
+    trials = ",\n".join(json.dumps(_only(trial, _ROW_FIELDS)) for trial in told)
     return f'{head},\n "trials": [\n{trials}\n]}}\n'
 
 
