@@ -10,7 +10,6 @@ import base64
 import json
 import zlib
 from collections.abc import Sequence
-from urllib.parse import urlencode
 
 from mlflow_config import names
 
@@ -45,14 +44,6 @@ def view_tags(now_ms: int) -> dict[str, str]:
         f"{_TAG_PREFIX}{TRIALS_VIEW}": _view("Trials", f"tags.{names.TRIAL_NUMBER} LIKE '%'", now_ms),
         f"{_TAG_PREFIX}{FRONT_VIEW}": _view("Pareto front", f"tags.{names.ON_FRONT} = 'true'", now_ms),
     }
-
-
-def view_path(experiment_id: str, view: str, *, as_chart: bool = False) -> str:
-    """Where a view is below a server's address; as a link it works in the description of a run too."""
-    query = {"viewStateShareKey": view}
-    if as_chart:
-        query["compareRunsMode"] = "CHART"
-    return f"#/experiments/{experiment_id}/runs?{urlencode(query)}"
 
 
 def _view(title: str, search: str, now_ms: int) -> str:

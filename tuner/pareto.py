@@ -36,40 +36,9 @@ def compare(result: MeasuredSpeed, other: MeasuredSpeed) -> Ratio | None:
     return speed.over(other_speed)
 
 
-def pareto_front(
-    results: Sequence[TrialResult], objective: Objective, playoff: Playoff | None = None
-) -> tuple[TrialResult, ...]:
-    """Feasible results that no other feasible one beats in speed and memory at once, the fastest first.
-
-    Args:
-        playoff: Where there was one, its times replace the speeds of those that took part.
-    """
-    return tuple(candidate.result for candidate in _front(_by_playoff(_feasible(results, objective), playoff)))
-
-
-def front_with_winner(
-    results: Sequence[TrialResult], objective: Objective, playoff: Playoff | None = None
-) -> tuple[tuple[TrialResult, ...], Winner | None]:
-    """The front and the winner, who always stands on it: a tie may name one that is beaten by less than the spread."""
-    members, winner = _front_with_winner(sorted(_feasible(results, objective), key=_fastest_first), playoff)
-    return tuple(candidate.result for candidate in members), winner
-
-
 def feasible_by_speed(results: Sequence[TrialResult], objective: Objective) -> list[TrialResult]:
     """Feasible results, the fastest first."""
     return [c.result for c in sorted(_feasible(results, objective), key=_fastest_first)]
-
-
-def find_winner(results: Sequence[TrialResult], objective: Objective, playoff: Playoff | None = None) -> Winner | None:
-    """The fastest feasible result; None where nothing is feasible.
-
-    Those that tie with the fastest, and were measured to be slower by 3 per cent at most, compete by memory; those
-    within one per cent of the least memory by simplicity.
-
-    Args:
-        playoff: Where there was one, only those that took part can win, by the times of the playoff.
-    """
-    return _find_winner(sorted(_feasible(results, objective), key=_fastest_first), playoff)
 
 
 class Standings:
@@ -100,7 +69,15 @@ class Standings:
             self._rank(candidate)
 
     def front_with_winner(self, playoff: Playoff | None = None) -> tuple[tuple[TrialResult, ...], Winner | None]:
-        """What `front_with_winner` says of all results so far."""
+        """The front, the fastest first, and the winner, who always stands on it; None where nothing is feasible.
+
+        The front is what no other feasible result beats in speed and memory at once, and the winner: a tie may name
+        one that is beaten by less than the spread. Those that tie with the fastest, and were measured to be slower by
+        3 per cent at most, compete by memory; those within one per cent of the least memory by simplicity.
+
+        Args:
+            playoff: Where there was one, its times replace the speeds of those that took part, and only they can win.
+        """
         if playoff is not None:
             members, winner = _front_with_winner(self._ranked, playoff)
             return tuple(candidate.result for candidate in members), winner

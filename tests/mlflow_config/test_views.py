@@ -4,12 +4,11 @@ import base64
 import json
 import zlib
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from mlflow_config import names
-from mlflow_config.views import FRONT_VIEW, TRIALS_VIEW, view_path, view_tags
+from mlflow_config.views import FRONT_VIEW, TRIALS_VIEW, view_tags
 
 
 def _state(tag: str) -> dict[str, Any]:
@@ -37,10 +36,3 @@ def test_views_draw_speed_over_peak_memory() -> None:
 
 def test_views_fit_the_oldest_limit_of_a_tag() -> None:
     assert max(len(value) for value in view_tags(10**13).values()) <= 5000
-
-
-def test_view_path_names_the_view() -> None:
-    path = view_path("7", FRONT_VIEW, as_chart=True)
-    fragment = urlsplit(path).fragment
-    assert fragment.startswith("/experiments/7/runs?")
-    assert parse_qs(urlsplit(fragment).query) == {"viewStateShareKey": ["front"], "compareRunsMode": ["CHART"]}

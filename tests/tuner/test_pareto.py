@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,16 +14,16 @@ from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy
 from tuner.objective import Objective
 from tuner.pareto import (
     Standings,
+    Winner,
     compare,
     complexity,
     feasible_by_speed,
-    find_winner,
-    front_with_winner,
-    pareto_front,
 )
 from tuner.speed_ratio import Playoff
 
 OBJECTIVE = Objective(memory_cap_bytes=1000)
+#: With a playoff all results are looked at once more, not only what the last one changes.
+NOBODY_TIMED_AGAIN = Playoff(trials=(), step_times_s=())
 
 
 def policy(*regions: Region, micro_batch_size: int = 4, preserve_rng_state: bool = True) -> RecomputePolicy:
@@ -45,12 +46,24 @@ def measured(number: int, speed: float, peak_bytes: int, spread: float | None = 
     return TrialResult(**{**fields, **changes})
 
 
+def standings_of(results: Sequence[TrialResult]) -> Standings:
+    standings = Standings(OBJECTIVE)
+    for result in results:
+        standings.add(result)
+    return standings
+
+
+def find_winner(results: Sequence[TrialResult]) -> Winner | None:
+    return standings_of(results).front_with_winner()[1]
+
+
 def front_numbers(*results: TrialResult) -> list[int]:
-    return [result.trial_number for result in pareto_front(results, OBJECTIVE)]
+    front, _ = standings_of(results).front_with_winner()
+    return [result.trial_number for result in front]
 
 
 def winner_number(*results: TrialResult) -> int:
-    winner = find_winner(results, OBJECTIVE)
+    winner = find_winner(results)
     assert winner is not None
     return winner.result.trial_number
 
@@ -75,8 +88,7 @@ def test_the_front_and_the_winner_hold_only_feasible_trials() -> None:
 
 
 def test_nothing_feasible_has_no_winner() -> None:
-    assert find_winner([measured(0, 9.0, 1500)], OBJECTIVE) is None
-    assert pareto_front([measured(0, 9.0, 1500)], OBJECTIVE) == ()
+    assert standings_of([measured(0, 9.0, 1500)]).front_with_winner() == ((), None)
 
 
 def test_numbers_that_are_none_never_win() -> None:
@@ -92,7 +104,7 @@ def test_the_fastest_wins_beyond_the_spread() -> None:
 
 def test_a_tie_goes_to_less_memory_and_is_named() -> None:
     results = [measured(0, 1.0, 900, 0.02), measured(1, 0.97, 300, 0.02), measured(2, 0.5, 100, 0.02)]
-    winner = find_winner(results, OBJECTIVE)
+    winner = find_winner(results)
     assert winner is not None
     assert winner.result.trial_number == 1
     assert [tied.trial_number for tied in winner.ties] == [0]
@@ -100,7 +112,7 @@ def test_a_tie_goes_to_less_memory_and_is_named() -> None:
 
 def test_noise_that_makes_everything_tie_is_no_reason_to_give_up_speed() -> None:
     results = [measured(0, 1.0, 900, 0.1), measured(1, 0.98, 850, 0.1), measured(2, 0.9, 300, 0.1)]
-    winner = find_winner(results, OBJECTIVE)
+    winner = find_winner(results)
     assert winner is not None
     assert winner.result.trial_number == 1
     assert [tied.trial_number for tied in winner.ties] == [0, 2]
@@ -187,29 +199,29 @@ def test_the_front_holds_no_dominated_point_and_leaves_out_only_dominated_ones(r
     # Where one speed is missing all are ranked by samples per second, which are in proportion here.
     feasible = [r for r in results if OBJECTIVE.score(r).feasible and not math.isnan(point(r)[0])]
     expected = {r.trial_number for r in feasible if not any(dominates(other, r) for other in feasible)}
-    assert {r.trial_number for r in pareto_front(results, OBJECTIVE)} == expected
+    front, winner = standings_of(results).front_with_winner()
+    assert {r.trial_number for r in front} == expected | ({winner.result.trial_number} if winner else set())
 
 
 @settings(deadline=None, derandomize=True)
 @given(results=results_strategy)
 def test_the_winner_ties_with_the_fastest_and_its_order_does_not_matter(results: list[TrialResult]) -> None:
-    winner = find_winner(results, OBJECTIVE)
-    front = pareto_front(results, OBJECTIVE)
+    front, winner = standings_of(results).front_with_winner()
     assert (winner is None) == (front == ())
     if winner is not None:
         ratio = compare(winner.result, front[0])
         assert ratio is not None
         assert ratio.is_tie
         assert ratio.value >= 0.97 - 1e-9
-        assert find_winner(results[::-1], OBJECTIVE) == winner
+        assert find_winner(results[::-1]) == winner
 
 
 def test_playoff_moves_those_that_took_part_on_the_front() -> None:
     # By its own figure trial 1 is slower than trial 0 and larger, so dominated; timed in turn it is twice as fast.
     results = [measured(0, 1.0, 100), measured(1, 0.9, 200)]
-    assert [r.trial_number for r in pareto_front(results, OBJECTIVE)] == [0]
+    assert front_numbers(*results) == [0]
     playoff = Playoff(trials=(0, 1), step_times_s=((2.0, 2.0, 2.0), (1.0, 1.0, 1.0)))
-    front, winner = front_with_winner(results, OBJECTIVE, playoff)
+    front, winner = standings_of(results).front_with_winner(playoff)
     assert [r.trial_number for r in front] == [1, 0]
     assert winner is not None
     assert winner.result.trial_number == 1
@@ -219,8 +231,7 @@ def test_winner_of_a_tie_stands_on_the_front() -> None:
     # Within one per cent of memory the simpler policy wins, although the other one is faster and smaller by a hair.
     complex_policy = policy(Region(0, 11, "block"))
     results = [measured(0, 1.0, 1000, spread=0.05), measured(1, 1.001, 999, spread=0.05, policy=complex_policy)]
-    assert front_numbers(*results) == [1]
-    front, winner = front_with_winner(results, OBJECTIVE)
+    front, winner = standings_of(results).front_with_winner()
     assert winner is not None
     assert winner.result.trial_number == 0
     assert [r.trial_number for r in front] == [1, 0]
@@ -251,7 +262,7 @@ def test_standings_say_after_each_result_what_a_look_at_all_of_them_says(stream:
     for count, result in enumerate(stream, start=1):
         standings.add(result)
         seen = stream[:count]
-        assert standings.front_with_winner() == front_with_winner(seen, OBJECTIVE)
+        assert standings.front_with_winner() == standings.front_with_winner(NOBODY_TIMED_AGAIN)
         ranked = list(standings.by_speed())
         assert ranked == feasible_by_speed(seen, OBJECTIVE)
         assert standings.fastest_plain() == next((r for r in ranked if not r.policy.recomputes), None)
@@ -259,13 +270,11 @@ def test_standings_say_after_each_result_what_a_look_at_all_of_them_says(stream:
 
 @settings(deadline=None, derandomize=True)
 @given(stream=streams(), data=st.data())
-def test_standings_take_a_playoffs_word_as_a_look_at_all_results_does(
+def test_after_a_playoff_it_does_not_matter_in_which_order_results_came(
     stream: list[TrialResult], data: st.DataObject
 ) -> None:
-    standings = Standings(OBJECTIVE)
-    for result in stream:
-        standings.add(result)
     numbers = data.draw(st.permutations(range(len(stream) + 1)))[:4]
     times_s = st.tuples(*[st.sampled_from([0.8, 0.99, 1.0, 1.01])] * 3)
     playoff = Playoff(trials=tuple(numbers), step_times_s=tuple(data.draw(times_s) for _ in numbers))
-    assert standings.front_with_winner(playoff) == front_with_winner(stream, OBJECTIVE, playoff)
+    in_order = sorted(stream, key=lambda result: result.trial_number)
+    assert standings_of(stream).front_with_winner(playoff) == standings_of(in_order).front_with_winner(playoff)

@@ -14,7 +14,7 @@ from search_spaces.model_shape import BlockList, ModelShape
 from search_spaces.product_space import ProductSpace
 from search_spaces.two_action import two_action_space
 from tuner.objective import Objective
-from tuner.pareto import find_winner
+from tuner.pareto import Standings, Winner
 from tuner.sampling.policy_sampler import SpaceExhausted
 from tuner.sampling.policy_study import PolicyStudy, Proposal, open_policy_study
 from tuner.sampling.registry import make_sampler
@@ -51,6 +51,13 @@ def measure(spec: TrialSpec) -> TrialResult:
         peak_memory_bytes=500 + batch.micro_batch_size * sum(KEPT_BYTES[a] for a in actions),
         verification=Verification(verdict=Verdict.MATCH),
     )
+
+
+def winner_of(results: list[TrialResult]) -> Winner | None:
+    standings = Standings(OBJECTIVE)
+    for result in results:
+        standings.add(result)
+    return standings.front_with_winner()[1]
 
 
 def spec_of(proposal: Proposal, **changes: Any) -> TrialSpec:
@@ -106,7 +113,7 @@ def test_two_hundred_trials_on_a_flaky_cluster_end_with_the_best_policy(space: P
     assert study.num_counted_trials() == 199
 
     every = [measure(spec_of(Proposal(i, policy))) for i, policy in enumerate(space.policies())]
-    best, found = find_winner(every, OBJECTIVE), find_winner(results, OBJECTIVE)
+    best, found = winner_of(every), winner_of(results)
     assert best is not None
     assert found is not None
     assert best.result.relative_speed is not None
