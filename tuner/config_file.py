@@ -19,9 +19,11 @@ from tuner.config_checks import Contradiction
 from tuner.config_messages import ConfigProblem, contradictions_in, option_problems
 from tuner.config_names import study_name_from
 from tuner.config_url import redact_url
+from tuner.foreign_file import foreign_file_text
 from tuner.user_error import UserError
 
-MAX_LINES = 100
+#: Lines at most for one file: more is a wall.
+MAX_LINES = 25
 
 #: Sections whose keys are the user's own, so that no type says what a word in them is meant to be.
 _FREE_SECTIONS = (("model", "args"), ("optimizer", "args"))
@@ -86,6 +88,9 @@ def _checked(
         what = "empty" if data is None else "no mapping"
         text = f"the file is {what}; model.factory, batch.global_batch_size and memory_cap are needed at least"
         return None, [ConfigProblem((), text)]
+    foreign = foreign_file_text(data)
+    if foreign is not None:
+        return None, [ConfigProblem((), foreign)]
     problems = list(_disputed_words(document))
     failed = {path for path in unread if path}
     data = _without(data, failed)

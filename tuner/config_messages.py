@@ -54,7 +54,7 @@ def _problems(detail: ErrorDetails, written: Mapping[KeyPath, str]) -> Iterator[
         for missing in required_below(path):
             yield ConfigProblem(missing, f"{dotted(missing)} is missing; allowed: {allowed_at(missing)}; add it")
     elif kind == "extra_forbidden":
-        yield ConfigProblem(path, _unknown_key(path))
+        yield ConfigProblem(path, _unknown_key(path, detail["input"]))
     elif kind == "too_short" and detail["input"]:
         return  # Every entry is wrong, and each has said so.
     elif kind == "value_error":
@@ -64,13 +64,25 @@ def _problems(detail: ErrorDetails, written: Mapping[KeyPath, str]) -> Iterator[
         yield ConfigProblem(path, f"{dotted(path) or 'the file'} {text}")
 
 
-def _unknown_key(path: KeyPath) -> str:
+def _unknown_key(path: KeyPath, value: Any) -> str:
     section, key = path[:-1], str(path[-1])
     known = known_keys(section)
     shown = dotted((*section, redact_url(key) if "://" in key else key))
     where = f"in {dotted(section)}" if section else "at the top level"
-    advice = did_you_mean(key, known) or _meant_elsewhere(key) or "; remove it"
-    return f"{shown} is no known key; allowed {where}: {', '.join(known)}{advice}"
+    advice = _written_flat(key) or _one_level_up(section, value) or did_you_mean(key, known) or _meant_elsewhere(key)
+    return f"{shown} is no known key; allowed {where}: {', '.join(known)}{advice or '; remove it'}"
+
+
+def _written_flat(key: str) -> str:
+    """What to write for a key such as ``search.seed``, which other programs take as a path."""
+    section, _, name = key.partition(".")
+    return f"; write {section}: {{{name}: ...}}" if name in known_keys((section,)) else ""
+
+
+def _one_level_up(section: KeyPath, value: Any) -> str:
+    """What to do with a mapping around sections that are right."""
+    is_around = not section and isinstance(value, dict) and bool(value) and value.keys() <= set(known_keys(()))
+    return "; write what is in it at the top level" if is_around else ""
 
 
 def _meant_elsewhere(key: str) -> str:
@@ -89,12 +101,18 @@ def _advice(detail: ErrorDetails, path: KeyPath) -> str:
             return f"; write {_YES_AND_NO[value.lower()]}"
         if detail["type"] in ("int_type", "float_type") and not isinstance(read_word(value).value, str):
             return "; remove the quotes"
-        return did_you_mean(value, words) or ("; put it in brackets" if "a list" in allowed else "")
+        return did_you_mean(value, words) or ("; put it in brackets" if "a list" in allowed else _as_section(path))
     if value is None and known_keys(path):
         return "; give it a key, or remove it where its defaults will do"
     if detail["type"] == "string_type" and isinstance(value, bool | int | float):
         return "; put it in quotes if text is meant"
-    return ""
+    return _as_section(path)
+
+
+def _as_section(path: KeyPath) -> str:
+    """How a value that stands in the place of a whole section is written."""
+    keys = known_keys(path)
+    return f"; write {dotted(path)}: {{{keys[0]}: ...}}" if path and keys else ""
 
 
 _MAX_SHOWN = 8
