@@ -14,7 +14,7 @@ from rich.text import Text
 
 from search_spaces.visible_text import visible
 from tuner.interrupts import Interrupts
-from tuner.user_error import UserError
+from tuner.user_error import FailedError, UserError
 
 EXIT_DONE = 0
 EXIT_FAILED = 1
@@ -80,7 +80,7 @@ def end_with(command: Callable[[], int]) -> None:
     except UserError as error:
         for line in error.lines:
             err_console.print(Text(line), soft_wrap=True)
-        code = EXIT_BAD_INPUT
+        code = EXIT_FAILED if isinstance(error, FailedError) else EXIT_BAD_INPUT
     except KeyboardInterrupt:
         err_console.print("interrupted")
         code = EXIT_INTERRUPTED

@@ -15,3 +15,7 @@ class UserError(Exception):
     def __init__(self, message: str | Sequence[str]) -> None:
         self.lines = (message,) if isinstance(message, str) else tuple(message)
         super().__init__("\n".join(self.lines))
+
+
+class FailedError(UserError):
+    """A command that could not do what it was asked, through no mistake in what the user gave."""

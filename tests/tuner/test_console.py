@@ -16,7 +16,7 @@ from mlflow_config.errors import TrackingError
 from runners.base import RunnerError, WorkloadError
 from search_spaces.policy import PolicyError
 from tuner.console import PlainConsole, end_with, err_console, set_up_logging, show, show_text
-from tuner.user_error import UserError
+from tuner.user_error import FailedError, UserError
 
 Capture = pytest.CaptureFixture[str]
 
@@ -43,6 +43,11 @@ def test_a_command_ends_with_its_own_code(code: int) -> None:
 def test_a_users_mistakes_are_one_line_each(capsys: Capture) -> None:
     assert exit_code(failing(UserError(["search.yaml:1: one", "search.yaml:2: two"]))) == 2
     assert capsys.readouterr() == ("", "search.yaml:1: one\nsearch.yaml:2: two\n")
+
+
+def test_a_command_that_failed_is_told_from_a_mistake(capsys: Capture) -> None:
+    assert exit_code(failing(FailedError("the server is gone"))) == 1
+    assert capsys.readouterr() == ("", "the server is gone\n")
 
 
 @pytest.mark.parametrize("kind", [TrackingError, RunnerError, WorkloadError, PolicyError])

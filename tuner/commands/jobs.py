@@ -6,8 +6,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
+import typer
 from rich.table import Table
 
+from search_spaces.visible_text import visible
 from tuner.console import EXIT_DONE, err_console, show, show_text
 from tuner.service.job_client import JobClient, StudyJob
 
@@ -48,7 +50,7 @@ def logs_command(study: str, *, address: str, follow: bool) -> int:
         show_text(client.log(job))
         return EXIT_DONE
     for piece in client.follow_log(job):
-        print(piece, end="", flush=True)
+        typer.echo(visible(piece), nl=False)
     return EXIT_DONE
 
 

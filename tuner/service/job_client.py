@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
 
 from search_spaces.yaml_words import quoted
-from tuner.user_error import UserError
+from tuner.config_url import redact_url
+from tuner.service.answer_in_time import answer_in_time
+from tuner.user_error import FailedError, UserError
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
+
+T = TypeVar("T")
 
 #: Metadata of a job that says which study it drives.
 _STUDY = "recompute_tuner_study"
@@ -25,12 +29,23 @@ _STUDY = "recompute_tuner_study"
 _SUBMIT_PATIENCE_S = 30.0
 #: Seconds that a stopped driver has to keep what was measured before Ray kills it; Ray's own default is 3.
 _STOP_WAIT_S = 120
+#: Seconds that the server has for an answer, and for taking a folder. Ray's own client waits for ever.
+_ANSWER_S, _UPLOAD_S = 60.0, 900.0
+#: What a server does that is gone, or that is none for jobs: errors of requests are OSErrors, and Ray reads what it
+#: expects out of whatever has come.
+_NO_GOOD_ANSWER = (OSError, RuntimeError, LookupError, TypeError, ValueError)
+#: Seconds between two looks at a log that is followed.
+_FOLLOW_EVERY_S = 1.0
 _ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 _ENDED = ("STOPPED", "SUCCEEDED", "FAILED")
 
 
 class ServiceError(UserError):
-    """The job server cannot do what was asked; the message is one line for the user."""
+    """The address or the study is none that jobs can be asked of; the message is one line for the user."""
+
+
+class ServiceFailedError(FailedError):
+    """The job server did not do what was asked; the message is one line for the user."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +81,13 @@ class JobClient:
     """
 
     def __init__(self, address: str) -> None:
-        self._address = address
-        if not address.startswith(("http://", "https://")):
+        self._shown = redact_url(address)
+        if not _is_address(address):
             raise ServiceError(
-                f"--address is {quoted(address)}; allowed is the address of the cluster's job server, such as "
-                "http://head.example:8265, where Ray shows its dashboard"
+                f"--address is {quoted(self._shown)}; allowed is the address of the cluster's job server, such as "
+                "http://head.example:8265, where Ray shows its dashboard; write that"
             )
-        self._client = self._connect()
+        self._client = self._connect(address)
 
     def submit(self, study: str, *, entrypoint: str, folder: Path, environment: Mapping[str, str]) -> StudyJob:
         """Starts a driver.
@@ -86,15 +101,17 @@ class JobClient:
         deadline = time.monotonic() + _SUBMIT_PATIENCE_S
         while True:
             try:
-                with self._answering():
-                    name = self._client.submit_job(
+                name = self._ask(
+                    lambda: self._client.submit_job(
                         entrypoint=entrypoint,
                         submission_id=f"{study}-{number + 1}" if study.isascii() else None,
                         metadata={_STUDY: study},
                         runtime_env={"working_dir": str(folder), "env_vars": variables},
-                    )
-                    return _study_job(self._client.get_job_info(name))
-            except ServiceError:
+                    ),
+                    timeout_s=_UPLOAD_S,
+                )
+                return self._info(name)
+            except ServiceFailedError:
                 # A cluster that has just come up has a server already and nobody yet who takes a job.
                 if time.monotonic() >= deadline:
                     raise
@@ -102,8 +119,7 @@ class JobClient:
 
     def jobs(self) -> list[StudyJob]:
         """All drivers that the cluster remembers, the newest first."""
-        with self._answering():
-            found = self._client.list_jobs()
+        found = self._ask(lambda: self._client.list_jobs())
         jobs = [details for details in found if _STUDY in (details.metadata or {})]
         jobs.sort(key=lambda details: details.start_time or 0, reverse=True)
         return [_study_job(details) for details in jobs]
@@ -119,48 +135,50 @@ class JobClient:
         if found is None:
             known = ", ".join(dict.fromkeys(job.study for job in jobs)) or "none"
             raise ServiceError(
-                f"STUDY is {quoted(study)}, which no job on {self._address} drives (studies there: {known}); name one"
+                f"STUDY is {quoted(study)}, which no job on {self._shown} drives (studies there: {known}); name one"
             )
         return found
 
     def log(self, job: StudyJob) -> str:
         """All that the driver has printed."""
-        with self._answering():
-            text: str = self._client.get_job_logs(job.job)
-            return text
+        return self._ask(lambda: str(self._client.get_job_logs(job.job)))
 
     def follow_log(self, job: StudyJob) -> Iterator[str]:
         """What the driver has printed and prints, in pieces, until it ends."""
-        pieces = self._client.tail_job_logs(job.job)
-        loop = asyncio.new_event_loop()
-        try:
-            while True:
-                try:
-                    yield loop.run_until_complete(anext(pieces))
-                except StopAsyncIteration:
-                    return
-        finally:
-            loop.run_until_complete(pieces.aclose())  # type: ignore[attr-defined]  # Ray types the generator as iterator
-            loop.close()
+        num_given = 0
+        while True:
+            # Asked first, so that nothing is printed after the log was read for the last time.
+            has_ended = self._info(job.job).has_ended
+            text = self.log(job)
+            yield text[num_given:]
+            num_given = len(text)
+            if has_ended:
+                return
+            time.sleep(_FOLLOW_EVERY_S)
 
     def stop(self, job: StudyJob) -> None:
         """Asks the driver to stop as Ctrl-C would: it keeps what was measured. Returns at once."""
-        with self._answering():
-            self._client.stop_job(job.job)
+        self._ask(lambda: self._client.stop_job(job.job))
+
+    def _info(self, name: str) -> StudyJob:
+        return self._ask(lambda: _study_job(self._client.get_job_info(name)))
+
+    def _ask(self, call: Callable[[], T], *, timeout_s: float = _ANSWER_S) -> T:
+        with self._failures():
+            return answer_in_time(call, timeout_s=timeout_s)
 
     @contextmanager
-    def _answering(self) -> Iterator[None]:
-        """Turns what goes wrong with the server within the context into `ServiceError`."""
+    def _failures(self) -> Iterator[None]:
+        """Turns what goes wrong with the server within the context into `ServiceFailedError`."""
         try:
             yield
-        except (OSError, RuntimeError) as error:  # what requests raises is an OSError
-            text = " ".join(str(error).split())[:200]
-            raise ServiceError(
-                f"the job server at {self._address} does not do it ({text}); look at the cluster with `ray status` and "
-                "try again"
+        except _NO_GOOD_ANSWER as error:
+            raise ServiceFailedError(
+                f"the job server at {self._shown} does not do it ({_one_line(error)}); look at the cluster with "
+                "`ray status` and try again"
             ) from error
 
-    def _connect(self) -> JobSubmissionClient:
+    def _connect(self, address: str) -> JobSubmissionClient:
         from ray.exceptions import AuthenticationError
         from ray.job_submission import JobSubmissionClient
 
@@ -169,18 +187,31 @@ class JobClient:
             logging.getLogger(f"ray.{name}").setLevel(logging.WARNING)
         try:
             with _only_what_was_named():
-                return JobSubmissionClient(self._address)
+                return answer_in_time(lambda: JobSubmissionClient(address), timeout_s=_ANSWER_S)
         except AuthenticationError as error:
             raise ServiceError(
-                f"--address is {self._address}, and the cluster there asks for a token; set RAY_AUTH_MODE=token, and "
+                f"--address is {self._shown}, and the cluster there asks for a token; set RAY_AUTH_MODE=token, and "
                 "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's token"
             ) from error
-        except (OSError, RuntimeError) as error:
-            text = " ".join(str(error).split())[:200]
+        except _NO_GOOD_ANSWER as error:
             raise ServiceError(
-                f"--address is {self._address}, but no job server answers there ({text}); start the cluster with "
-                "ray[default] installed and its dashboard reachable, and name the dashboard's address"
+                f"--address is {self._shown}, but no job server answers there ({_one_line(error)}); start the cluster "
+                "with ray[default] installed and its dashboard reachable, and name the dashboard's address"
             ) from error
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port that is no number, or brackets that are no IPv6 address
+        return False
+
+
+def _one_line(error: BaseException) -> str:
+    """What a library says of an error, which may repeat the address, or a page that came in place of an answer."""
+    said = redact_url(" ".join(str(error).split()))
+    return f"{said[:200]}..." if len(said) > 200 else said or type(error).__name__
 
 
 @contextmanager
