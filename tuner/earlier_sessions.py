@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+from runners.diagnosis.records import UnitCost
 from runners.trial import Prediction, TrialResult
 from tuner.objective import Objective
 from tuner.results import StudyResults, TrialRecord
@@ -113,8 +114,12 @@ class EarlierSessions:
             self._begin(study)
         else:
             self._refuse_changes(known)
-            kept = () if self._results is None else map(self._result, self._results.trials)
-            study.close_interrupted(self._objective.score, {result.trial_number: result for result in kept})
+            study.close_interrupted(self._objective.score, self._kept_result)
+
+    @property
+    def unit_costs(self) -> tuple[UnitCost, ...]:
+        """What each block and unit costs, as an earlier session measured it; empty where none has."""
+        return () if self._results is None else tuple(self._results.unit_costs)
 
     def _adopt_id(self, study: PolicyStudy) -> None:
         stored = study.unique_id()
@@ -167,6 +172,10 @@ class EarlierSessions:
                     *(f"  {line}" for line in changed),
                 ]
             )
+
+    def _kept_result(self, trial_number: int) -> TrialResult | None:
+        record = None if self._results is None else self._results.trial(trial_number)
+        return None if record is None else self._result(record)
 
     def _result(self, record: TrialRecord) -> TrialResult:
         """What was measured, without what the study makes of it."""

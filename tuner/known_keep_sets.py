@@ -8,13 +8,13 @@ from pathlib import Path
 from runners.trial import ModelInspection
 from search_spaces.model_shape import KeepSet
 from tuner.results import BlockListRecord
-from tuner.results_file import ResultsError, read_results
+from tuner.results_file import ResultsError, read_model
 
 
 def with_known_keep_sets(inspection: ModelInspection, results_file: Path) -> ModelInspection:
     """The inspection with the keep-sets that results.json knows, of the lists of blocks that it knows."""
     try:
-        records = {blocks.path: blocks for blocks in read_results(results_file).model.block_lists}
+        records = {blocks.path: blocks for blocks in read_model(results_file).block_lists}
     except ResultsError:
         return inspection  # There is no earlier session, or its file cannot be read: the study's goal decides then.
     shape = inspection.shape

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from search_spaces.yaml_words import one_line
-from tuner.results import StudyResults
+from tuner.results import ModelRecord, StudyResults
 from tuner.user_error import UserError
+
+_RecordT = TypeVar("_RecordT", bound=BaseModel)
 
 #: Of a file; a trial with 12 regions takes less than 4,000 of them.
 _MAX_FILE_BYTES = 1 << 28
@@ -25,8 +28,27 @@ def read_results(path: Path) -> StudyResults:
     Raises:
         ResultsError: There is none, or it is not one; the message says what to do.
     """
+    return _read(path, StudyResults)
+
+
+def read_model(path: Path) -> ModelRecord:
+    """Reads what results.json says of the model, and looks at none of its trials, which may be thousands.
+
+    Raises:
+        ResultsError: As of `read_results`.
+    """
+    return _read(path, _OfTheModel).model
+
+
+class _OfTheModel(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    model: ModelRecord
+
+
+def _read(path: Path, record: type[_RecordT]) -> _RecordT:
     try:
-        return StudyResults.model_validate_json(_read_bytes(path))
+        return record.model_validate_json(_read_bytes(path))
     except FileNotFoundError as error:
         raise ResultsError(f"{path} does not exist; a study writes it, so name one that has run") from error
     except OSError as error:

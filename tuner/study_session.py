@@ -34,7 +34,6 @@ from tuner.objective import Objective, Score
 from tuner.playoff import choose_entrants, run_playoff
 from tuner.recording import MlflowListener
 from tuner.results import LOST_STATUSES, StudyResults, StudyStatus
-from tuner.results_file import ResultsError, read_results
 from tuner.results_ledger import ResultsLedger
 from tuner.sampling.policy_study import PolicyStudy, has_policy_study, open_policy_study
 from tuner.sampling.registry import FALLBACK, MODEL_GUIDED, Guide, make_sampler
@@ -156,7 +155,8 @@ class _Session:
         self._output = StudyOutput(folder, self.results)
         self._playoff: Playoff | None = None
         self._timelines = StudyTimelines()
-        self._unit_costs: tuple[UnitCost, ...] = self._known_unit_costs()
+        #: They depend on nothing that a session may change.
+        self._unit_costs: tuple[UnitCost, ...] = ()
 
     def _dry_run(self, cap_bytes: int) -> Forecast | None:
         """What can be predicted of this model's policies; None where it has no dry run."""
@@ -196,6 +196,7 @@ class _Session:
 
     def run(self, make_progress: ProgressMaker, *, resume: bool) -> Outcome:
         self._earlier.read_folder()
+        self._unit_costs = self._earlier.unit_costs
         if not resume:
             self._begin_folder()
         with self._storage.errors():
@@ -356,7 +357,7 @@ class _Session:
             with self._storage.errors():
                 search.cancel()
                 # Trials whose creation or end the storage did not confirm.
-                study.close_interrupted(self._objective.score, self._results)
+                study.close_interrupted(self._objective.score, self._results.get)
                 study.set_attribute(_ELAPSED, search.elapsed_s)
         except StudyStorageError as error:
             if self._status != "failed":
@@ -394,13 +395,6 @@ class _Session:
             return None
         entrants = tuple(entrant.trial_number for entrant in self._playoff_entrants())
         return self._playoff if entrants == self._playoff.trials else None
-
-    def _known_unit_costs(self) -> tuple[UnitCost, ...]:
-        """Those of an earlier session; they depend on nothing that a session may change."""
-        try:
-            return tuple(read_results(self._folder.results_file).unit_costs)
-        except ResultsError:
-            return ()  # There is no such file, or none that can be read: they are measured anew.
 
     def _measure_unit_costs(self) -> None:
         """Last of all, so that no trial is disturbed; a study is as good without them."""

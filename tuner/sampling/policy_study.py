@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -117,7 +117,9 @@ class PolicyStudy:
         return True
 
     def close_interrupted(
-        self, score: Callable[[TrialResult], Score], kept: Mapping[int, TrialResult] | None = None
+        self,
+        score: Callable[[TrialResult], Score],
+        kept: Callable[[int], TrialResult | None] = lambda trial_number: None,
     ) -> list[Proposal]:
         """Closes trials that a dead driver left running: finished ones by their result, all others as cancelled.
 
@@ -125,7 +127,7 @@ class PolicyStudy:
 
         Args:
             score: What a stored result is worth.
-            kept: Results by trial number that were kept elsewhere, for trials whose end could not be stored.
+            kept: The result of a trial that was kept elsewhere, for those whose end could not be stored.
 
         Returns:
             The trials that had no result, with their policies.
@@ -140,7 +142,7 @@ class PolicyStudy:
                 result = TrialResult.model_validate({**stored, "policy": policy})
                 self._finish(optuna.Trial(self._study, frozen._trial_id), score(result))
                 continue
-            result_elsewhere = (kept or {}).get(frozen.number)
+            result_elsewhere = kept(frozen.number)
             if policy is not None and result_elsewhere is not None and result_elsewhere.policy.key == policy.key:
                 self._store(optuna.Trial(self._study, frozen._trial_id), result_elsewhere, score(result_elsewhere))
                 continue
