@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from runners.trial import TrialStatus
 from search_spaces.choices import SearchChoices, every_micro_batch_size
 from search_spaces.model_shape import BlockList, ModelShape
-from search_spaces.policy import MAX_BLOCKS, BlockListPlacement, PolicyError, RecomputePolicy, policy_from_dict
+from search_spaces.policy import MAX_BLOCKS, BlockListPlacement, PolicyError, RecomputePolicy
+from search_spaces.policy_reader import policy_from_dict
 from search_spaces.registry import make_space
 from tuner.config import MAX_GLOBAL_BATCH_SIZE
 from tuner.user_error import UserError

@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from search_spaces.policy import BatchShape, PolicyError, RecomputePolicy, policy_from_dict, policy_to_dict
+from search_spaces.policy import BatchShape, PolicyError, RecomputePolicy, policy_to_dict
+from search_spaces.policy_reader import policy_from_dict
 from search_spaces.strict_yaml import StrictYamlError, read_yaml
 from search_spaces.whole_file import write_whole
 from search_spaces.yaml_nodes import KeyPath, YamlProblem

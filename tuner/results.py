@@ -13,7 +13,8 @@ from typing_extensions import Self
 from runners.diagnosis.records import UnitCost
 from runners.parallel.records import Communication
 from runners.trial import MemoryByKind, TrialStatus, Verification
-from search_spaces.policy import MAX_BLOCKS, PolicyError, RecomputePolicy, policy_from_dict
+from search_spaces.policy import MAX_BLOCKS, PolicyError, RecomputePolicy
+from search_spaces.policy_reader import policy_from_dict
 from tuner.asked_search import check_asked_search
 from tuner.speed_ratio import Playoff
 

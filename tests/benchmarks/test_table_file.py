@@ -12,7 +12,7 @@ from recorded_table import RecordedTable
 from table_file import TableError, read_table
 
 from runners.trial import TrialStatus
-from search_spaces.policy import policy_from_dict
+from search_spaces.policy_reader import policy_from_dict
 
 MIB = 2**20
 

@@ -19,7 +19,8 @@ from simulation import MIB, failure, policy, results_of, trial
 from mlflow_config.recorder import StudyRecorder
 from mlflow_config.settings import tracking_settings
 from runners.trial import Prediction, TrialResult, TrialStatus, Verdict, Verification
-from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy, Region, policy_from_dict
+from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy, Region
+from search_spaces.policy_reader import policy_from_dict
 from tuner.objective import Objective
 from tuner.recording import MlflowListener
 from tuner.results import StudyResults

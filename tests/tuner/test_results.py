@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from simulation import MIB, failure, policy, results_of, trial
 
 from runners.trial import Prediction, TrialResult, TrialStatus, Verdict, Verification
-from search_spaces.policy import policy_from_dict
+from search_spaces.policy_reader import policy_from_dict
 from tuner.objective import Objective
 from tuner.results import StudyResults
 from tuner.results_file import ResultsError, read_results

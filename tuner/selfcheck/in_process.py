@@ -16,8 +16,8 @@ from runners.base import WorkloadError
 from runners.proof.randomness import seed_everything
 from runners.workloads.base import Workload
 from runners.workloads.load import load_workload
-from search_spaces.policy import policy_from_dict
 from search_spaces.policy_file import dump_policy
+from search_spaces.policy_reader import policy_from_dict
 from tuner.selfcheck.recomputed_modules import leaf_names, recomputed_modules
 from tuner.selfcheck.records import SelfCheckReport, SelfCheckSpec
 from tuner.selfcheck.stacks.base import CannotCheckError, Exported
