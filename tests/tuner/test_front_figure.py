@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tuner.front_figure import FrontData, FrontKind, FrontTrial, around_the_cap, draw_front, front_points
+from tuner.front_figure import draw_front
+from tuner.front_points import FrontData, FrontKind, FrontTrial, around_the_cap, front_points
 
 GIB = 2**30
 CAP = 4 * GIB

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tuner.front_figure import FrontData, FrontTrial, around_the_cap, draw_front, front_points
+from tuner.front_figure import draw_front
+from tuner.front_points import FrontData, FrontTrial, around_the_cap, front_points
 from tuner.report.figure import FigureView, PageFigure, page_figure
 from tuner.results import StudyResults, TrialRecord
 
