@@ -51,12 +51,12 @@ PEAKS: tuple[PeakFlops, ...] = (
     PeakFlops(
         r"NVIDIA H100 NVL",
         {"bfloat16": 835.5, "float16": 835.5, "tf32": 417.5, "float32": 60.0, "float64": 60.0},
-        "NVIDIA H100 data sheet, H100 NVL (with sparsity): nvidia.com/en-us/data-center/h100",
+        "NVIDIA H100 product page, specifications, H100 NVL (with sparsity): nvidia.com/en-us/data-center/h100",
     ),
     PeakFlops(
         r"NVIDIA H100 PCIe",
         {"bfloat16": 756.5, "float16": 756.5, "tf32": 378.0, "float32": 51.0, "float64": 51.0},
-        "NVIDIA H100 PCIe product brief and data sheet of 2022 (with sparsity)",
+        "NVIDIA H100 data sheet of 2022, H100 PCIe (with sparsity): resources.nvidia.com/en-us-tensor-core",
     ),
     PeakFlops(
         r"NVIDIA A100(-SXM4-\d+GB|-PCIE-\d+GB| 80GB PCIe)",
@@ -66,7 +66,8 @@ PEAKS: tuple[PeakFlops, ...] = (
     PeakFlops(
         r"NVIDIA A30",
         {"bfloat16": 165.0, "float16": 165.0, "tf32": 82.0, "float32": 10.3, "float64": 10.3},
-        "NVIDIA A30 data sheet: nvidia.com/en-us/data-center/products/a30-gpu",
+        "NVIDIA A30 data sheet: "
+        "nvidia.com/content/dam/en-zz/Solutions/data-center/products/a30-gpu/pdf/a30-datasheet.pdf",
     ),
     PeakFlops(
         r"NVIDIA A40",
@@ -76,7 +77,8 @@ PEAKS: tuple[PeakFlops, ...] = (
     PeakFlops(
         r"NVIDIA A10",
         {"bfloat16": 125.0, "float16": 125.0, "tf32": 62.5, "float32": 31.2},
-        "NVIDIA A10 data sheet: nvidia.com/en-us/data-center/products/a10-gpu",
+        "NVIDIA A10 data sheet: "
+        "nvidia.com/content/dam/en-zz/Solutions/Data-Center/a10/pdf/datasheet-new/nvidia-a10-datasheet.pdf",
     ),
     PeakFlops(
         r"NVIDIA L40S",
@@ -91,7 +93,7 @@ PEAKS: tuple[PeakFlops, ...] = (
     PeakFlops(
         r"NVIDIA L4",
         {"bfloat16": 121.0, "float16": 121.0, "tf32": 60.0, "float32": 30.3},
-        "NVIDIA L4 data sheet (with sparsity): nvidia.com/en-us/data-center/l4",
+        "NVIDIA L4 product page, specifications (with sparsity): nvidia.com/en-us/data-center/l4",
     ),
     PeakFlops(
         r"NVIDIA GeForce RTX 4090",
@@ -100,18 +102,20 @@ PEAKS: tuple[PeakFlops, ...] = (
     ),
     PeakFlops(
         r"NVIDIA GeForce RTX 3090",
-        {"bfloat16": 71.0, "float16": 71.0, "tf32": 35.6, "float32": 35.6},
-        "NVIDIA Ampere GA102 GPU architecture whitepaper, appendix A",
+        {"bfloat16": 71.2, "float16": 71.2, "tf32": 35.6, "float32": 35.6},
+        "NVIDIA RTX Blackwell GPU architecture whitepaper, table 3, and GA102 GPU architecture whitepaper, appendix A",
     ),
     PeakFlops(
-        r"Tesla V100-SXM[23]-\d+GB(-LS)?",
+        r"Tesla V100-SXM2-\d+GB",
         {"float16": 125.0, "float32": 15.7, "float64": 7.8},
-        "NVIDIA V100 data sheet, V100 SXM2: nvidia.com/en-us/data-center/v100",
+        "NVIDIA V100 data sheet, V100 SXM2: "
+        "images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf",
     ),
     PeakFlops(
         r"Tesla V100-PCIE-\d+GB",
         {"float16": 112.0, "float32": 14.0, "float64": 7.0},
-        "NVIDIA V100 data sheet, V100 PCIe: nvidia.com/en-us/data-center/v100",
+        "NVIDIA V100 data sheet, V100 PCIe: "
+        "images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf",
     ),
     PeakFlops(
         r"Tesla T4",

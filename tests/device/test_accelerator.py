@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -33,28 +32,21 @@ DeviceContract: Any = _load("contracts/test_devices.py").DeviceContract
 MIB = 2**20
 
 
-def _open(kind: str) -> Device:
-    if kind == "cuda" and not torch.cuda.is_available():
-        pytest.skip("torch finds no CUDA device on this machine")
-    if kind == "npu" and not _has_npu():
-        pytest.skip("torch_npu is not installed on this machine")
-    return open_device(kind)
-
-
-def _has_npu() -> bool:
-    return importlib.util.find_spec("torch_npu") is not None or torch._C._get_privateuse1_backend_name() == "npu"
-
-
 class AcceleratorContract(DeviceContract):  # type: ignore[misc]  # loaded from a file, so mypy sees Any
     """What holds on every accelerator on top of the common contract."""
 
-    kind: str
-    #: Of the GPT that trials train.
-    width, sequence_length = 256, 256
-
     @pytest.fixture
-    def device(self) -> Device:
-        return _open(self.kind)
+    def device(self, device_kind: str) -> Device:
+        return open_device(device_kind)
+
+    def test_is_what_auto_takes(self, device: Device, device_kind: str) -> None:
+        assert open_device("auto").kind == device.kind == device_kind
+        assert device.torch_device.type == device_kind
+
+    def test_other_kinds_are_refused_with_this_one(self, device: Device) -> None:
+        other = "npu" if device.kind == "cuda" else "cuda"
+        with pytest.raises(WorkloadError, match=f"torch finds {device.kind} here; use {device.kind} or auto"):
+            open_device(other)
 
     def test_reserved_bytes_are_what_the_cap_is_tested_against(self, device: Device) -> None:
         kept = torch.zeros(MIB, device=device.torch_device)
@@ -104,14 +96,14 @@ class AcceleratorContract(DeviceContract):  # type: ignore[misc]  # loaded from 
 
     @pytest.mark.parametrize("action", ["none", "block", "attention+mlp"])
     def test_trial_of_a_small_gpt_matches_and_fits_its_own_peak(
-        self, device: Device, action: str, record_property: Callable[[str, object], None]
+        self, device: Device, action: str, is_stand_in: bool, record_property: Callable[[str, object], None]
     ) -> None:
         from runners.worker import TrialWorker
 
-        length = self.sequence_length
-        args = {"n_layer": 4, "n_embd": self.width, "n_head": 4, "vocab_size": 1000, "max_sequence_length": length}
+        width = length = 32 if is_stand_in else 256
+        args = {"n_layer": 4, "n_embd": width, "n_head": 4, "vocab_size": 1000, "max_sequence_length": length}
         workload = WorkloadSpec(
-            model_factory="runners.workloads.gpt:gpt", model_args=args, sequence_length=length, device=self.kind
+            model_factory="runners.workloads.gpt:gpt", model_args=args, sequence_length=length, device=device.kind
         )
         placement = BlockListPlacement("blocks", 4, (("attention", "attn"), ("mlp", "mlp")), (Region(0, 3, action),))
         policy = RecomputePolicy(BatchShape.split(global_batch_size=8, micro_batch_size=4), (placement,))
@@ -145,24 +137,14 @@ class AcceleratorContract(DeviceContract):  # type: ignore[misc]  # loaded from 
 
 @pytest.mark.cuda
 class TestCuda(AcceleratorContract):
-    kind = "cuda"
+    """NVIDIA's."""
 
 
 @pytest.mark.npu
 class TestNpu(AcceleratorContract):
-    kind = "npu"
+    """Ascend's."""
 
 
-@pytest.mark.skipif("RECOMPUTE_TUNER_STAND_IN" not in os.environ, reason="run by test_stand_in.py, where it is built")
-class TestStandIn(AcceleratorContract):
-    kind = os.environ.get("RECOMPUTE_TUNER_STAND_IN", "")
-    width, sequence_length = 32, 32
-
-    def test_is_what_auto_takes(self, device: Device) -> None:
-        assert device.kind == self.kind
-        assert open_device("auto").kind == self.kind
-        assert device.torch_device.type == self.kind
-
-    def test_other_kinds_are_refused_with_this_one(self, device: Device) -> None:
-        with pytest.raises(WorkloadError, match=f"torch finds {self.kind} here; use {self.kind} or auto"):
-            open_device("cuda")
+@pytest.mark.accelerator
+class TestOther(AcceleratorContract):
+    """Any other one that torch finds."""

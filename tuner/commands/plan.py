@@ -106,6 +106,7 @@ def _plan(
         num_ranks=config.runner.data_parallel_degree,
         times=None if results is None else study_times(results, config, inspection, choices),
         is_for_cpu=config.runner.device == "cpu",
+        counts_copies=_is_for_ranks_on_a_cpu(config, options, inspection),
     )
     with _at_work("running steps on fake tensors"):
         dry_run = inspector.dry_run(assemble.dry_run_spec(config, choices))
@@ -127,6 +128,15 @@ def _compiler_notes(config: SearchConfig) -> Iterator[str]:
             "model.compile_memory_budget is left out: what the compiler keeps within a budget cannot be told without "
             "running it; tune run measures it."
         )
+
+
+def _is_for_ranks_on_a_cpu(config: SearchConfig, options: PlanOptions, inspection: ModelInspection) -> bool:
+    """As `tune run` would find it on this machine, unless another device or cluster is named."""
+    runner = config.runner
+    if runner.device != "auto":
+        return runner.device == "cpu"
+    is_here = runner.ray_address is None and options.device_memory is None
+    return is_here and inspection.environment.get("device_kind") == "cpu"
 
 
 def _for_ranks(

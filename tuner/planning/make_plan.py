@@ -51,6 +51,7 @@ class PlanRequest:
         num_ranks: Those ranks; one is planned for.
         times: None without an earlier study.
         is_for_cpu: The device is a CPU, whose kernels the dry run stands for.
+        counts_copies: Ranks copy what they send each other, as they do on a CPU.
     """
 
     study: str
@@ -62,6 +63,7 @@ class PlanRequest:
     num_ranks: int
     times: StudyTimes | None
     is_for_cpu: bool
+    counts_copies: bool
 
     @property
     def num_shards(self) -> int:
@@ -105,7 +107,7 @@ def make_plan(request: PlanRequest, dry_run: DryRunResult, dry_run_peaks: DryRun
             tokens=request.inspection.tokens_per_sample,
             strategy=request.strategy,
             num_ranks=request.num_ranks,
-            is_on_cpu=request.is_for_cpu,
+            is_on_cpu=request.counts_copies,
         )
         return whole.plan(predictor, profile, _Memory(profile, request))
     if request.num_shards > 1:
@@ -142,7 +144,7 @@ class _Memory:
                 request.strategy,
                 request.num_ranks,
                 reshards=request.choices.reshard_choices[0] is not False,
-                copies=request.is_for_cpu,
+                copies=request.counts_copies,
             )
         )
 
@@ -200,6 +202,7 @@ class _Whole:
             plan,
             refusal=profile.refusal,
             is_for_cpu=self.request.is_for_cpu,
+            counts_copies=self.request.counts_copies,
             has_convolutions=self.request.inspection.has_convolutions,
         )
 

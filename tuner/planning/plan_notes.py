@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from tuner.planning.plan import Plan, StudyUsed
 
 
-def plan_notes(plan: Plan, *, refusal: str | None, is_for_cpu: bool, has_convolutions: bool) -> Iterator[str]:
+def plan_notes(
+    plan: Plan, *, refusal: str | None, is_for_cpu: bool, counts_copies: bool, has_convolutions: bool
+) -> Iterator[str]:
     """Complete sentences, in the order of the figures that they are about.
 
     Args:
         refusal: Why this model's peaks cannot be added up; None where they can.
         is_for_cpu: The device is a CPU.
+        counts_copies: Of what ranks send each other, as a CPU's collectives make them.
         has_convolutions: Of the model.
     """
     yield _about_peaks(plan, refusal)
@@ -27,7 +30,7 @@ def plan_notes(plan: Plan, *, refusal: str | None, is_for_cpu: bool, has_convolu
             "measured peaks of convolutional models were 10 to 20 % higher; leave room for that under the cap."
         )
     if plan.num_shards > 1:
-        yield _about_shards(plan.num_shards)
+        yield _about_shards(plan.num_shards, counts_copies)
     yield _about_times(plan)
     if plan.times_from is not None and plan.times_from.measured_peak_ratios is not None:
         yield _about_measured_peaks(plan.times_from)
@@ -43,12 +46,19 @@ def _about_peaks(plan: Plan, refusal: str | None) -> str:
     return f"Predicted peaks are added up from steps on fake tensors, which stand for whole dry runs{error}."
 
 
-def _about_shards(num_shards: int) -> str:
+def _about_shards(num_shards: int, counts_copies: bool) -> str:
+    copies = (
+        "The copies that ranks on a CPU make of what they send are counted, too; accelerators make none, so name the "
+        "device with runner.device if it is one."
+        if counts_copies
+        else "The copies that ranks on a CPU make of what they send are not counted; runner.device: cpu counts them."
+    )
     return (
         f"Predicted for one of {num_shards} ranks under fsdp2. Counted: its share of parameters, gradients and "
         "optimizer states; activations, buffers and inputs whole; parameters while they are gathered and gradients "
         "until they are reduced, block by block. Not counted: padding of shards, the time that ranks take to send, "
-        "copies in another precision, and what an allocator adds."
+        "copies in another precision, and what an allocator adds. "
+        f"{copies}"
     )
 
 

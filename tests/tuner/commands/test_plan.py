@@ -261,6 +261,23 @@ def test_divided_over_ranks(plan: Plan) -> None:
         assert row["gathered_bytes"] > MIB
 
 
+def test_copies_of_ranks_are_counted_where_the_search_would_run_on_a_cpu(plan: Plan) -> None:
+    def peak(*options: object, **search: Any) -> int:
+        peaks: list[int] = [
+            row["predicted_peak_memory_bytes"]
+            for row in data_of(plan("--json", "--shard", 2, *options, **search))["memory"]
+        ]
+        return max(peaks)
+
+    on_cpu, elsewhere = peak(runner__device="cpu"), peak(runner__device="cuda")
+    assert on_cpu > elsewhere
+    assert peak() == on_cpu, "what this machine has"
+    assert peak(runner__ray_address="head.example:6379") == elsewhere
+    assert peak("--device-memory", "80GiB") == elsewhere
+    assert "are counted, too" in plan("--shard", 2).stdout
+    assert "runner.device: cpu counts them" in plan("--shard", 2, runner__device="cuda").stdout
+
+
 @pytest.mark.parametrize("search", [{"runner__device": "auto"}, {"runner__device": "cuda"}])
 def test_a_share_of_a_device_that_is_not_known_is_asked_for(plan: Plan, search: dict[str, Any]) -> None:
     nowhere = INSPECTION.model_copy(update={"environment": {}, "device_memory_bytes": None})
