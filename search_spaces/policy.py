@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections import Counter
@@ -156,8 +157,7 @@ class BlockListPlacement:
 
     def canonical(self) -> BlockListPlacement:
         """The same placement in its one normal form, so that equal placements compare equal."""
-        regions = tuple(_merged([cell for region in self.regions for cell in _cells(region)]))
-        return BlockListPlacement(self.blocks, self.num_blocks, tuple(sorted(self.units)), regions)
+        return BlockListPlacement(self.blocks, self.num_blocks, tuple(sorted(self.units)), _normal(self.regions))
 
 
 def check_keep(keep: tuple[str, ...], where: str) -> None:
@@ -165,6 +165,12 @@ def check_keep(keep: tuple[str, ...], where: str) -> None:
         normal_keep(keep)
     except ValueError as error:
         raise PolicyError(f"{where}: keep: {error}") from error
+
+
+# Whoever goes on with a study reads each of its policies several times: from Optuna, from results.json, for MLflow.
+@functools.lru_cache(maxsize=1 << 14)
+def _normal(regions: tuple[Region, ...]) -> tuple[Region, ...]:
+    return tuple(_merged([cell for region in regions for cell in _cells(region)]))
 
 
 def _cells(region: Region) -> list[Region]:
@@ -285,7 +291,7 @@ class RecomputePolicy:
             compile_memory_budget=self.compile_memory_budget,
         )
 
-    @property
+    @functools.cached_property
     def key(self) -> str:
         """Twelve hex digits that are equal exactly for policies that train the same way."""
         data = policy_to_dict(self.canonical())
