@@ -1,13 +1,19 @@
-"""How a command line that fits no command is refused: in one line, like every other mistake of a user."""
+"""How the program ends before a command has begun: a command line that fits none is refused in one line, like every
+other mistake of a user, and signals are taken as later, though what a command needs is still being loaded."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
+
+from tuner.console import EXIT_INTERRUPTED
+from tuner.interrupts import Interrupts
 
 #: Typer's own class for a command line that does not fit; releases differ on where it is, not on what is made of it.
 _UsageError: Any = typer.BadParameter.__base__
@@ -29,17 +35,35 @@ class StrictGroup(TyperGroup):
         if not standalone_mode:
             return super().main(*given, False, windows_expand_args, **extra)
         try:
-            code = super().main(*given, False, windows_expand_args, **extra)
+            with Interrupts().handled():
+                code = super().main(*given, False, windows_expand_args, **extra)
         except _UsageError as error:
             _show(error)
             code = error.exit_code
         sys.exit(code)
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        with _interruptible():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _interruptible():
+            return super().invoke(ctx)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
         if command is not None:
             _refuse_repeated_options(typer.Context(command, info_name=name, parent=ctx), rest)
         return name, command, rest
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def _refuse_repeated_options(context: Any, args: list[str]) -> None:

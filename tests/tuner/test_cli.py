@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from click.testing import Result
@@ -74,6 +76,28 @@ def test_help_is_quick() -> None:
         assert python("-m", "tuner", "--help").returncode == 0
         times_s.append(time.monotonic() - start)
     assert min(times_s) < 1.5
+
+
+class _Loading(ModuleType):
+    """A module that takes so long to load that somebody loses patience."""
+
+    def __init__(self, name: str, number: signal.Signals) -> None:
+        super().__init__(name)
+        self._number = number
+
+    def __getattr__(self, name: str) -> object:
+        if name == "schema_command":
+            signal.raise_signal(self._number)
+        raise AttributeError(name)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_command_is_still_loaded_interrupts_it(
+    tune: Tune, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.setitem(sys.modules, "tuner.commands.schema", _Loading("tuner.commands.schema", number))
+    result = tune("schema")
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "interrupted\n")
 
 
 def test_the_module_is_the_program(tmp_path: Path) -> None:
