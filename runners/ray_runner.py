@@ -15,21 +15,18 @@ from typing import Any, TypeVar
 import ray
 import ray.exceptions
 
+from runners.agent_pool import AgentPool, NoNodeError
 from runners.base import RunnerError
 from runners.cluster_nodes import (
     KIND_PREFIX,
     alive_nodes,
     amounts,
-    default_resources,
-    fitting,
     kinds_that_fit,
     node_answers,
-    num_free_slots,
-    num_slots,
-    of_one_kind,
     other_kinds,
     total_resources,
 )
+from runners.cluster_room import ClusterRoom, checked_resources
 from runners.cluster_shares import Claim, ClusterShare
 from runners.code_package import CodePackage
 from runners.diagnosis.records import Diagnosis, DiagnosisSpec
@@ -37,10 +34,8 @@ from runners.joined_cluster import join_cluster
 from runners.node_speeds import NodeSpeeds
 from runners.private_cluster import start_private_cluster
 from runners.process_family import end_orphans
-from runners.ray_agents import end_agents, start_agent, worker_environment
+from runners.ray_agents import end_agents
 from runners.ray_head import RayHead
-from runners.ray_rank_team import start_team
-from runners.release import release_digest
 from runners.step_timeline.records import StepTimeline, StepTimelineSpec
 from runners.trial import (
     Answer,
@@ -65,11 +60,6 @@ AnswerT = TypeVar("AnswerT", bound=Answer)
 
 #: Seconds for which a look at the cluster's nodes holds.
 _LOOK_INTERVAL_S = 1.0
-#: Seconds that an agent may take to come up on a cluster that has the resources in total, and between two looks whether
-#: it still has them.
-_AGENT_TIMEOUT_S, _AGENT_LOOK_S = 120.0, 5.0
-#: Seconds that a node whose memory was full may take to have room for a process again, and between two tries.
-_MEMORY_TIMEOUT_S, _MEMORY_PAUSE_S = 60.0, 2.0
 #: Seconds that a cluster may be without a node that a trial fits on: one that is started again, or added.
 _NODE_TIMEOUT_S = 600.0
 
@@ -99,10 +89,6 @@ class RayRunnerOptions:
     num_ranks: int | None = None
 
 
-class NoNodeError(RunnerError):
-    """The last node that a trial fits on has gone."""
-
-
 @dataclass
 class _InFlight:
     spec: TrialSpec
@@ -117,16 +103,14 @@ class RayRunner:
     def __init__(self, options: RayRunnerOptions) -> None:
         self._options = options
         self._is_open = False
-        self._resources: dict[str, float] = {}
-        self._idle: list[tuple[Any, str]] = []
+        self._room = ClusterRoom({}, options.num_ranks)
+        self._agents: AgentPool | None = None
         self._in_flight: dict[Any, _InFlight] = {}
         # Trials whose node was lost, until there is room to run them, and whether they had begun there.
         self._waiting: list[tuple[TrialSpec, bool]] = []
-        self._code: Any = None
         self._capacity = 0
         self._looked_at = -math.inf
         self._speeds = NodeSpeeds()
-        self._untrusted: set[str] = set()
         self._share: ClusterShare | None = None
         self._head: RayHead | None = None
         self._without_nodes_since: float | None = None
@@ -150,45 +134,36 @@ class RayRunner:
         self._is_open = True
         address = str(ray.get_runtime_context().gcs_address)
         self._head = RayHead(address, self._options.address or "private local cluster")
+        options = self._options
         try:
-            self._resources = self._checked_resources()
+            resources = checked_resources(options.resources_per_trial, options.num_ranks, options.accelerator_type)
         except RunnerError:
             self.close()
             raise
-        if self._options.address is not None:
-            self._share = ClusterShare(uuid.uuid4().hex, self._options.claim)
-            self._code = None if self._options.code is None else ray.put(self._options.code)
-
-    def _checked_resources(self) -> dict[str, float]:
-        nodes = alive_nodes()
-        num_ranks = self._options.num_ranks
-        asked = dict(self._options.resources_per_trial or default_resources(nodes, num_ranks or 1))
-        if num_slots(nodes, asked) < (num_ranks or 1):
-            ranks = "" if num_ranks is None else f" for each of {num_ranks} ranks"
-            what = "no node can give that" if num_ranks is None else "the nodes cannot give that"
-            raise RunnerError(
-                f"runner.resources_per_trial asks {amounts(asked)}{ranks}, but {what}; the cluster has "
-                f"{amounts(total_resources())} in all; ask for less or name another runner.ray_address"
-            )
-        return of_one_kind(asked, nodes, self._options.accelerator_type)
+        self._room = ClusterRoom(resources, options.num_ranks)
+        code = None
+        if options.address is not None:
+            self._share = ClusterShare(uuid.uuid4().hex, options.claim)
+            code = None if options.code is None else ray.put(options.code)
+        self._agents = AgentPool(self._room, process_per_trial=options.process_per_trial, code=code, share=self._share)
 
     def describe(self) -> str:
         self.open()
         where = self._options.address or "private local cluster"
         nodes = len(alive_nodes())
-        others = other_kinds(self._resources, alive_nodes())
+        others = other_kinds(self._room.resources, alive_nodes())
         untouched = (
             f"; {', '.join(others)} {'is' if len(others) == 1 else 'are'} left to other studies" if others else ""
         )
         return (
             f"Ray: {where}, {nodes} node{'s' if nodes > 1 else ''} with {amounts(total_resources())}; "
-            f"each trial gets {self._amounts()}, {self.capacity()} at a time{untouched}"
+            f"each trial gets {self._room.describe()}, {self.capacity()} at a time{untouched}"
         )
 
     def kinds(self) -> list[str]:
         """Kinds of accelerators that trials fit on; empty where Ray knows none."""
         self.open()
-        bare = {name: amount for name, amount in self._resources.items() if not name.startswith(KIND_PREFIX)}
+        bare = {name: amount for name, amount in self._room.resources.items() if not name.startswith(KIND_PREFIX)}
         return kinds_that_fit(bare, alive_nodes())
 
     def on_kind(self, kind: str) -> RayRunner:
@@ -202,39 +177,31 @@ class RayRunner:
             self._look()
         return self._capacity
 
-    def _amounts(self) -> str:
-        ranks = self._options.num_ranks
-        return amounts(self._resources) if ranks is None else f"{ranks} ranks of {amounts(self._resources)} each"
-
     def _look(self) -> None:
         """Sees what the cluster has now, which takes long where there are many nodes."""
         self._raise_if_head_is_gone()
-        nodes = self._nodes()
-        slots = self._num_slots(nodes)
+        nodes = self._room.nodes()
+        slots = self._room.num_trials(nodes)
         if slots < 1:
             self._capacity = 0
         elif self._share is None:
             self._capacity = min(slots, self._options.claim.max_trials or slots)
         else:
             share = self._share.num_trials(slots)
-            self._end_idle_beyond(share)
-            own = len(self._in_flight) + len(self._idle)
+            own = self._give_back_beyond(share)
             # One at least: where all is taken, the next trial waits for what others give back.
-            self._capacity = max(1, min(share, own + self._num_free_slots(nodes)))
+            self._capacity = max(1, min(share, own + self._room.num_free(nodes)))
         self._looked_at = time.monotonic()
 
-    def _num_slots(self, nodes: Sequence[Mapping[str, Any]]) -> int:
-        return num_slots(nodes, self._resources) // (self._options.num_ranks or 1)
-
-    def _num_free_slots(self, nodes: Sequence[Mapping[str, Any]]) -> int:
-        return num_free_slots(nodes, self._resources) // (self._options.num_ranks or 1)
-
-    def _end_idle_beyond(self, share: int) -> None:
-        """Gives devices back that are another study's share now."""
-        surplus = min(len(self._idle), len(self._in_flight) + len(self._idle) - share)
-        if surplus > 0:
-            end_agents([agent for agent, _ in self._idle[:surplus]])
-            del self._idle[:surplus]
+    def _give_back_beyond(self, share: int) -> int:
+        """Gives devices back that are another study's share now; how many this study holds then."""
+        num_idle = 0 if self._agents is None else self._agents.num_idle
+        own = len(self._in_flight) + num_idle
+        surplus = min(num_idle, own - share)
+        if self._agents is None or surplus <= 0:
+            return own
+        self._agents.end_idle(surplus)
+        return own - surplus
 
     def inspect(self, spec: InspectionSpec) -> ModelInspection:
         agent, node_id = self._take_agent()
@@ -244,7 +211,7 @@ class RayRunner:
             raise RunnerError(
                 f"the worker on node {node_id[:8]} was lost while the model was built or run: {error}"
             ) from error
-        self._idle.append((agent, node_id))
+        self._open_pool.give_back(agent, node_id)
         return read_inspection(answer)
 
     def dry_run(self, spec: DryRunSpec) -> DryRunResult:
@@ -295,8 +262,9 @@ class RayRunner:
         if not self._is_open:
             return
         self.cancel()
-        end_agents([agent for agent, _ in self._idle], is_head_gone=self._is_head_gone)
-        self._idle.clear()
+        if self._agents is not None:
+            self._agents.close(is_head_gone=self._is_head_gone)
+            self._agents = None
         if self._share is not None and not self._is_head_gone:
             self._share.leave()
         # Only this process's connection ends; a cluster that it did not start goes on.
@@ -322,7 +290,7 @@ class RayRunner:
         if self.capacity() >= 1:
             self._without_nodes_since = None
             return
-        asked = self._amounts()
+        asked = self._room.describe()
         now = time.monotonic()
         if self._without_nodes_since is None:
             self._without_nodes_since = now
@@ -343,7 +311,7 @@ class RayRunner:
             answer = ray.get(agent.ask.remote(kind, spec.model_dump_json(), spec.timeout_s))
         except ray.exceptions.RayError as error:
             return answer_type(failure=f"the worker on node {node_id[:8]} was lost: {type(error).__name__}")
-        self._idle.append((agent, node_id))
+        self._open_pool.give_back(agent, node_id)
         return answer_type.model_validate_json(answer)
 
     def _submit(self, spec: TrialSpec, *, retried: bool) -> None:
@@ -365,7 +333,7 @@ class RayRunner:
             return self._again(flight, result)
         if self._is_from_slow_node(flight, result):
             return None
-        self._idle.append((flight.agent, flight.node_id))
+        self._open_pool.give_back(flight.agent, flight.node_id)
         return result
 
     def _is_from_slow_node(self, flight: _InFlight, result: TrialResult) -> bool:
@@ -374,13 +342,12 @@ class RayRunner:
             return False  # Ranks may be spread over nodes: their speed says nothing of one.
         self._speeds.add(flight.node_id, result.device_probe_s)
         slowness = self._speeds.slowness(flight.node_id)
-        if slowness is None or not set(self._node_ids()) - {flight.node_id}:
+        if slowness is None or not set(self._room.node_ids()) - {flight.node_id}:
             return False
-        self._untrusted.add(flight.node_id)
+        self._room.distrust(flight.node_id)
         self._looked_at = -math.inf
-        slow = [agent for agent, node_id in self._idle if node_id == flight.node_id]
-        self._idle = [(agent, node_id) for agent, node_id in self._idle if node_id != flight.node_id]
-        end_agents([flight.agent, *slow])
+        end_agents([flight.agent])
+        self._open_pool.end_idle_on(flight.node_id)
         logger.warning(
             "node %s (%s) takes %.2f times as long as its peers for the same work: it gets no further trials, and "
             "trial %d runs again elsewhere",
@@ -391,22 +358,6 @@ class RayRunner:
         )
         self._waiting.append((flight.spec, True))
         return True
-
-    def _nodes(self) -> list[dict[str, Any]]:
-        """Those alive that are trusted."""
-        return [node for node in alive_nodes() if node["NodeID"] not in self._untrusted]
-
-    def _node_ids(self) -> list[str]:
-        """Of those that a trial fits on."""
-        return [node["NodeID"] for node in self._nodes() if fitting(node["Resources"], self._resources) >= 1]
-
-    def _trusted_node(self) -> str | None:
-        """Where the next agent must go, once some nodes are not trusted; None lets Ray spread them."""
-        if not self._untrusted:
-            return None
-        nodes = self._nodes()
-        free = {node["NodeID"]: num_free_slots([node], self._resources) for node in nodes}
-        return max(free, key=lambda node_id: free[node_id], default=None)
 
     def _lost(self, flight: _InFlight, error: ray.exceptions.RayError) -> TrialResult | None:
         if node_answers(flight.node_id):
@@ -442,84 +393,9 @@ class RayRunner:
     def _take_agent(self) -> tuple[Any, str]:
         self.open()
         self._raise_if_head_is_gone()
-        alive = {node["NodeID"] for node in alive_nodes()}
-        self._idle = [(agent, node_id) for agent, node_id in self._idle if node_id in alive]
-        if self._idle:
-            return self._idle.pop()
-        agent, introduction = self._introduced_agent()
-        if introduction["release"] != release_digest():
-            ray.kill(agent)
-            raise RunnerError(
-                f"node {introduction['host']} runs another version of recompute-tuner than this driver "
-                f"({introduction['release']}, here {release_digest()}); install the same on every node"
-            )
-        return agent, introduction["node_id"]
+        return self._open_pool.take()
 
-    def _introduced_agent(self) -> tuple[Any, dict[str, str]]:
-        """A new agent and what it says of itself.
-
-        What filled a node's memory is a while in going after Ray stopped it, and till then Ray stops whatever starts.
-        """
-        deadline = time.monotonic() + _MEMORY_TIMEOUT_S
-        num_ranks = self._options.num_ranks
-        while True:
-            agent = self._start_agent() if num_ranks is None else self._start_team(num_ranks)
-            try:
-                return agent, self._introduction(agent)
-            except ray.exceptions.OutOfMemoryError as error:
-                if time.monotonic() >= deadline:
-                    raise RunnerError(
-                        "a node has too little memory left for one more process, so Ray stops each; end what else "
-                        "fills that node, then go on with --resume"
-                    ) from error
-                time.sleep(_MEMORY_PAUSE_S)
-
-    def _start_agent(self) -> Any:
-        return start_agent(
-            self._resources,
-            worker_environment(self._resources),
-            process_per_trial=self._options.process_per_trial,
-            code=self._code,
-            only_on=self._trusted_node(),
-        )
-
-    def _start_team(self, num_ranks: int) -> Any:
-        return start_team(
-            num_ranks,
-            self._resources,
-            worker_environment(self._resources),
-            process_per_trial=self._options.process_per_trial,
-            code=self._code,
-        )
-
-    def _introduction(self, agent: Any) -> dict[str, str]:
-        """What the agent says of itself once it is up; on a shared cluster that waits until others give room."""
-        answer = agent.introduce.remote()
-        deadline = time.monotonic() + _AGENT_TIMEOUT_S
-        while True:
-            try:
-                introduction: dict[str, str] = ray.get(answer, timeout=_AGENT_LOOK_S)
-                return introduction
-            except ray.exceptions.GetTimeoutError as error:
-                if self._num_slots(self._nodes()) < 1:
-                    ray.kill(agent)
-                    raise NoNodeError(f"no node of the Ray cluster has {self._amounts()} any more") from error
-                if time.monotonic() < deadline:
-                    continue
-                if self._share is not None and self._share.num_trials(self._num_slots(alive_nodes())) >= 1:
-                    logger.info("waiting for %s: all of it is in use on the cluster", self._amounts())
-                    deadline += _AGENT_TIMEOUT_S
-                    continue
-                ray.kill(agent)
-                raise RunnerError(
-                    f"no node gave {self._amounts()} within {_AGENT_TIMEOUT_S:g} s; the cluster is busy or "
-                    "has changed; free resources or lower runner.resources_per_trial"
-                ) from error
-            except ray.exceptions.OutOfMemoryError:
-                raise
-            except ray.exceptions.RayError as error:
-                last_line = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
-                raise RunnerError(
-                    f"no process for trials could be started on the cluster: {last_line}; this package must be "
-                    "installed on every node"
-                ) from error
+    @property
+    def _open_pool(self) -> AgentPool:
+        assert self._agents is not None, "whoever has an agent has opened the runner"
+        return self._agents

@@ -84,7 +84,7 @@ def main(folder: Path) -> None:
     other = ClusterShare("another study", Claim(priority=3))
     print("shares", other.num_trials(2), end=" ")
     time.sleep(2.5)
-    print(runner.capacity(), len(runner._idle), end=" ")
+    print(runner.capacity(), runner._agents.num_idle, end=" ")
     other.leave()
     time.sleep(2.5)
     print(runner.capacity(), flush=True)
