@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from runners.apply_policy import apply_policy
 from runners.measure.phases import PhaseSwitch
 from runners.measure.training_step import TrainingStep
 from runners.parallel.base import ParallelModel
@@ -21,7 +22,7 @@ from runners.parallel.collective_counter import CollectiveCounts, count_collecti
 from runners.parallel.ddp import DdpModel
 from runners.parallel.fsdp2 import Fsdp2Model
 from runners.workloads.gpt import gpt
-from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy
+from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy, Region
 
 NUM_RANKS, NUM_BLOCKS = 4, 3
 CPU = torch.device("cpu")
@@ -44,9 +45,21 @@ def process_group(strategy: str) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def whole_blocks() -> RecomputePolicy:
-    placement = (BlockListPlacement("blocks", NUM_BLOCKS),)
-    return RecomputePolicy(BatchShape(1, 1, NUM_RANKS, NUM_RANKS), placement, reshard_after_forward=False)
+def policy(*regions: Region, reshards: bool) -> RecomputePolicy:
+    placement = (BlockListPlacement("blocks", NUM_BLOCKS, regions=regions),)
+    batch = BatchShape(1, 1, NUM_RANKS, NUM_RANKS)
+    return RecomputePolicy(batch, placement, reshard_after_forward=None if reshards else False)
+
+
+def rebuilt(model: nn.Module, *, reshards: bool) -> ParallelModel:
+    """Every block rebuilt in backward."""
+    blocks = policy(Region(0, NUM_BLOCKS - 1, "block"), reshards=reshards)
+    apply_policy(model, blocks)
+    return fsdp2(model, blocks)
+
+
+def small_gpt() -> nn.Module:
+    return gpt(n_layer=NUM_BLOCKS, n_embd=16, n_head=2, vocab_size=40, max_sequence_length=8)
 
 
 def fsdp2(model: nn.Module, policy: RecomputePolicy | None = None) -> ParallelModel:
@@ -86,7 +99,7 @@ def counted(
     divide: Callable[[nn.Module], ParallelModel], num_micro_batches: int
 ) -> tuple[CollectiveCounts, dict[str, int]]:
     """Ours and torch's, by kind, of one step after two that warm up: in the second DDP orders its buckets anew."""
-    model = gpt(n_layer=NUM_BLOCKS, n_embd=16, n_head=2, vocab_size=40, max_sequence_length=8)
+    model = small_gpt()
     parallel = divide(model)
     phases = PhaseSwitch()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -117,9 +130,12 @@ def counted(
         ("ddp", lambda model: DdpModel(model, CPU), {}),
         # Each block twice, and what is outside of them once.
         ("fsdp2", fsdp2, {"all_gather": 2 * NUM_BLOCKS + 1}),
-        ("fsdp2", lambda model: fsdp2(model, whole_blocks()), {"all_gather": NUM_BLOCKS + 1}),
+        ("fsdp2", lambda model: fsdp2(model, policy(reshards=False)), {"all_gather": NUM_BLOCKS + 1}),
+        # Backward has gathered a block when it is rebuilt.
+        ("fsdp2", lambda model: rebuilt(model, reshards=True), {"all_gather": 2 * NUM_BLOCKS + 1}),
+        ("fsdp2", lambda model: rebuilt(model, reshards=False), {"all_gather": NUM_BLOCKS + 1}),
     ],
-    ids=["ddp", "fsdp2", "fsdp2 whole"],
+    ids=["ddp", "fsdp2", "fsdp2 whole", "fsdp2 rebuilt", "fsdp2 whole and rebuilt"],
 )
 def test_a_step_is_counted_as_torch_counts_it(
     strategy: str,
@@ -134,6 +150,14 @@ def test_a_step_is_counted_as_torch_counts_it(
     # Gradients are reduced once, in the last micro-batch, however many there are.
     reductions = {"all_reduce": 1} if strategy == "ddp" else {"reduce_scatter": NUM_BLOCKS + 1}
     assert by_kind == {**{kind: calls * num_micro_batches for kind, calls in per_micro_batch.items()}, **reductions}
+    num_bytes = {kind: count.num_bytes for kind, count in ours.by_kind.items() if count.calls}
+    sizes = {name: parameter.nbytes for name, parameter in small_gpt().named_parameters()}
+    of_blocks = sum(size for name, size in sizes.items() if name.startswith("blocks."))
+    outside = sum(sizes.values()) - of_blocks
+    gathered = {
+        kind: num_micro_batches * (calls // NUM_BLOCKS * of_blocks + outside) for kind, calls in per_micro_batch.items()
+    }
+    assert num_bytes == {**gathered, **dict.fromkeys(reductions, of_blocks + outside)}
 
 
 def test_sends_and_receives_of_a_pipeline_are_point_to_point() -> None:
