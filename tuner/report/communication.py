@@ -7,22 +7,12 @@ from dataclasses import dataclass
 from runners.parallel.records import CollectiveCount
 from tuner.communication_text import COLLECTIVES
 from tuner.memory_size import format_bytes
-from tuner.report.telling_trials import TellingTrial, compared_and_front
+from tuner.report.telling_trials import TellingRow, TellingTrial, compared_and_front, telling_row
 from tuner.results import StudyResults, TrialRecord
 from tuner.summary import StudySummary
 
 RESHARD = "whole after forward"
 ADDED = "added by recompute"
-
-
-@dataclass(frozen=True)
-class CommunicationRow:
-    """One trial; a value for each column, empty where nothing was measured."""
-
-    title: str
-    policy: str
-    values: tuple[str, ...]
-    is_best: bool
 
 
 @dataclass(frozen=True)
@@ -34,7 +24,7 @@ class CommunicationTable:
 
     about: str
     columns: tuple[str, ...]
-    rows: tuple[CommunicationRow, ...]
+    rows: tuple[TellingRow, ...]
 
 
 def communication_table(results: StudyResults, summary: StudySummary) -> CommunicationTable | None:
@@ -66,7 +56,7 @@ def _strategy(results: StudyResults) -> str:
     return str(runner.get("strategy", "none")) if isinstance(runner, dict) else "none"
 
 
-def _row(told: TellingTrial, kinds: list[str], is_sharded: bool) -> CommunicationRow:
+def _row(told: TellingTrial, kinds: list[str], is_sharded: bool) -> TellingRow:
     trial = told.trial
     stays_whole = trial.policy.get("reshard_after_forward") is False
     values = (
@@ -74,7 +64,7 @@ def _row(told: TellingTrial, kinds: list[str], is_sharded: bool) -> Communicatio
         *(_counted(_count(trial, kind)) for kind in kinds),
         _added(trial),
     )
-    return CommunicationRow(told.numbered_title, trial.policy_summary, values, trial.is_best)
+    return telling_row(told, values)
 
 
 def _count(trial: TrialRecord, kind: str) -> CollectiveCount:

@@ -6,19 +6,9 @@ from dataclasses import dataclass
 
 from tuner.memory_size import format_bytes
 from tuner.report.stacked_bars import BarContent, Part, StackedBars, stack_bars
-from tuner.report.telling_trials import TellingTrial, compared_and_front
+from tuner.report.telling_trials import TellingRow, TellingTrial, compared_and_front, telling_row
 from tuner.results import StudyResults, TrialRecord
 from tuner.summary import StudySummary
-
-
-@dataclass(frozen=True)
-class StageRow:
-    """One trial; a value for each stage."""
-
-    title: str
-    policy: str
-    values: tuple[str, ...]
-    is_best: bool
 
 
 @dataclass(frozen=True)
@@ -31,7 +21,7 @@ class StagesView:
     drawn: str
     bars: StackedBars
     columns: tuple[str, ...]
-    rows: tuple[StageRow, ...]
+    rows: tuple[TellingRow, ...]
 
 
 def stages_view(results: StudyResults, summary: StudySummary) -> StagesView | None:
@@ -67,18 +57,28 @@ def _bars(trial: TrialRecord, cap_bytes: int) -> StackedBars:
     )
 
 
-def _row(told: TellingTrial) -> StageRow:
+def _row(told: TellingTrial) -> TellingRow:
     trial = told.trial
-    values = tuple(_peak(trial, stage) for stage in range(len(trial.stage_peak_memory_bytes or ())))
-    return StageRow(told.numbered_title, trial.policy_summary, values, trial.is_best)
+    values = tuple(_short_peak(trial, stage) for stage in range(len(trial.stage_peak_memory_bytes or ())))
+    return telling_row(told, values)
 
 
 def _peak(trial: TrialRecord, stage: int) -> str:
     """``9.5 MiB, predicted 9.6 MiB (+1.1%)``, with how far the prediction was off."""
-    measured = (trial.stage_peak_memory_bytes or ())[stage]
-    text = format_bytes(measured)
+    measured = format_bytes((trial.stage_peak_memory_bytes or ())[stage])
     if trial.predicted_stage_peak_memory_bytes is None:
-        return text
-    predicted = trial.predicted_stage_peak_memory_bytes[stage]
-    error = round(predicted / measured - 1, 3) + 0.0  # So that no zero has a minus.
-    return f"{text}, predicted {format_bytes(predicted)} ({error:+.1%})"
+        return measured
+    predicted = format_bytes(trial.predicted_stage_peak_memory_bytes[stage])
+    return f"{measured}, predicted {predicted} ({_error(trial, stage)})"
+
+
+def _short_peak(trial: TrialRecord, stage: int) -> str:
+    """``9.5 MiB (+1.1%)``: the same without the predicted peak, so that many stages fit side by side."""
+    measured = format_bytes((trial.stage_peak_memory_bytes or ())[stage])
+    return measured if trial.predicted_stage_peak_memory_bytes is None else f"{measured} ({_error(trial, stage)})"
+
+
+def _error(trial: TrialRecord, stage: int) -> str:
+    measured, predicted = trial.stage_peak_memory_bytes or (), trial.predicted_stage_peak_memory_bytes or ()
+    error = round(predicted[stage] / measured[stage] - 1, 3) + 0.0  # So that no zero has a minus.
+    return f"{error:+.1%}"

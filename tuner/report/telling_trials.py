@@ -37,6 +37,21 @@ class TellingTrial:
         return f"{self.title}, trial {self.trial.number}"
 
 
+@dataclass(frozen=True)
+class TellingRow:
+    """One trial in a table of them; a value for each column, empty where nothing was measured."""
+
+    title: str
+    policy: str
+    values: tuple[str, ...]
+    is_best: bool
+
+
+def telling_row(told: TellingTrial, values: tuple[str, ...]) -> TellingRow:
+    """The trial with what the table says of it."""
+    return TellingRow(told.numbered_title, told.trial.policy_summary, values, told.trial.is_best)
+
+
 def compared_trials(summary: StudySummary) -> list[TellingTrial]:
     """The winner, and those that it is compared with; each trial once, those that were not measured left out."""
     roles = (
