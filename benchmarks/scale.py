@@ -52,9 +52,14 @@ class Fleet:
 
 @dataclass
 class Load:
-    """What was counted. Seconds are of the simulated clock, unless they say otherwise."""
+    """What was counted. Seconds are of the simulated clock, unless they say otherwise.
+
+    Attributes:
+        most_busy: Devices that had a trial at the same time.
+    """
 
     busy_s: float = 0.0
+    most_busy: int = 0
     waited_s: float = 0.0
     driver_cpu_s: float = 0.0
     commits: int = 0
@@ -111,6 +116,7 @@ class FleetRunner(ReplayRunner):
         self._load.busy_s += length_s
         self._num_started += 1
         heapq.heappush(self._running, (now + length_s, self._num_started, spec, status))
+        self._load.most_busy = max(self._load.most_busy, len(self._running))
 
     def _result(self, spec: TrialSpec, status: TrialStatus) -> TrialResult:
         if status is TrialStatus.FAILED:
@@ -162,6 +168,7 @@ def report(fleet: Fleet, load: Load, clock_s: float, num_trials: int) -> str:
         ("median trial", f"{fleet.trial_s:g} s"),
         ("trials", f"{num_trials:,}"),
         ("devices wait between trials", f"{100 * waited:.2f} % of their time"),
+        ("most devices at work at once", f"{load.most_busy:,}"),
         ("starting a trial on every device takes", f"{load.starts[fleet.num_nodes] - load.starts[1]:.1f} s")
         if num_trials > fleet.num_nodes
         else ("trials begun", f"{len(load.starts):,}"),
