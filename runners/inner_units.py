@@ -235,14 +235,10 @@ def can_name(block: nn.Module, path: str) -> bool:
 
 
 def _is_norm(module: nn.Module) -> bool:
-    if (
-        isinstance(module, _WITH_STATISTICS)
-        or has_matrices(module)
-        or _NORM_CLASS.search(type(module).__name__) is None
-    ):
+    if isinstance(module, _WITH_STATISTICS) or has_matrices(module) or next(module.children(), None) is not None:
         return False
     has_weights = next(module.parameters(), None) is not None
-    return has_weights and not has_matrices(module) and next(module.children(), None) is None
+    return has_weights and _NORM_CLASS.search(type(module).__name__) is not None
 
 
 def _is_leaf(module: nn.Module) -> bool:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -44,15 +43,16 @@ class KeptOutputs:
         if torch.compiler.is_compiling():
             return pair
         forward, rebuild = pair
+        checked = self._checked(pass_)
+        if not self._replays_rng:
+            return _Stacked(checked, forward), rebuild
         states: list[RngState] = []
-        on_top = [_RngLog(states), _RngReplay(states)] if self._replays_rng else [None, None]
-        return (
-            _Stacked(forward, on_top[0], before_exit=partial(self._check, pass_)),
-            _Stacked(rebuild, on_top[1], before_exit=lambda: None),
-        )
+        return _Stacked(checked, forward, _RngLog(states)), _Stacked(rebuild, _RngReplay(states))
 
-    def _check(self, forward: _Pass) -> None:
+    @contextmanager
+    def _checked(self, forward: _Pass) -> Iterator[None]:
         """Refuses rules that match nothing: without what they keep, the region would be rebuilt whole, unnoticed."""
+        yield
         idle = [str(rule) for operator, rule in self._by_operator.items() if not forward.num_kept[operator]]
         if not idle:
             return
@@ -89,27 +89,18 @@ class _Pass:
 
 
 class _Stacked(AbstractContextManager[None]):
-    """torch's mode, and on top of it one of ours, which sees each operator first."""
+    """Contexts as one, which may be entered again after it was left; the last one sees each operator first."""
 
-    def __init__(
-        self,
-        mode: AbstractContextManager[Any],
-        on_top: TorchDispatchMode | None,
-        *,
-        before_exit: Callable[[], None],
-    ) -> None:
-        self._modes = [mode] if on_top is None else [mode, on_top]
-        self._before_exit = before_exit
+    def __init__(self, *contexts: AbstractContextManager[Any]) -> None:
+        self._contexts = contexts
         self._stack = ExitStack()
 
     def __enter__(self) -> None:
-        for mode in self._modes:
-            self._stack.enter_context(mode)
+        for context in self._contexts:
+            self._stack.enter_context(context)
 
-    def __exit__(self, kind: Any, *_: object) -> None:
-        self._stack.close()
-        if kind is None:
-            self._before_exit()
+    def __exit__(self, *raised: Any) -> None:
+        self._stack.__exit__(*raised)
 
 
 class _RngLog(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it unannotated

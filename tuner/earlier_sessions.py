@@ -12,7 +12,7 @@ from runners.trial import Prediction, TrialResult
 from tuner.objective import Objective
 from tuner.results import StudyResults, TrialRecord
 from tuner.results_file import ResultsError, read_results
-from tuner.sampling.policy_study import PolicyStudy
+from tuner.sampling.policy_study import PolicyStudy, stored_attribute
 from tuner.speed_ratio import Playoff
 from tuner.study_folder import StudyFolder
 from tuner.study_record import changes, goal_of_results
@@ -64,6 +64,17 @@ def nothing_to_resume(study: str, folder: StudyFolder, storage: StudyStorage) ->
     return StudyExistsError(
         f"there is no study {study} in {folder.path.parent} nor in {storage.where} to resume; run without --resume"
     )
+
+
+def stored_goal(study: str, storage: StudyStorage) -> Mapping[str, Any] | None:
+    """The goal of a study that an earlier session has begun in this storage; None where none has.
+
+    Raises:
+        StudyStorageError: The storage does not work.
+    """
+    with storage.errors():
+        goal: Mapping[str, Any] | None = stored_attribute(study, storage.url, _GOAL)
+    return goal
 
 
 class EarlierSessions:

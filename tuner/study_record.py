@@ -11,7 +11,7 @@ import yaml
 from runners.trial import ModelInspection
 from tuner.config import SearchConfig
 from tuner.config_file import resolved_yaml
-from tuner.results import ModelRecord, StudyResults
+from tuner.results import KeepSetRecord, ModelRecord, StudyResults
 from tuner.results_ledger import model_record
 
 #: Sections of search.yaml that decide what is measured and what wins. All others may change between sessions.
@@ -37,6 +37,14 @@ def goal_of(search: Mapping[str, Any], inspection: ModelInspection) -> dict[str,
 def goal_of_results(results: StudyResults) -> dict[str, Any]:
     """The goal of the study that left these results."""
     return _goal(results.search, results.environment, results.model)
+
+
+def keep_sets_of(goal: Mapping[str, Any]) -> dict[str, list[KeepSetRecord]]:
+    """The keep-sets of each list of blocks that a goal was made with, by the list's path."""
+    return {
+        path: [KeepSetRecord.model_validate(each) for each in blocks.get("keep_sets", ())]
+        for path, blocks in goal["found"]["blocks"].items()
+    }
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> Iterator[str]:
@@ -74,7 +82,7 @@ def _found(environment: Mapping[str, Any], model: ModelRecord) -> dict[str, Any]
                 "units": blocks.units,
                 "aliases": blocks.aliases,
                 "segments": blocks.segment_refusal or "possible",
-                **({"keep_sets": [each.keep for each in blocks.keep_sets]} if blocks.keep_sets else {}),
+                **({"keep_sets": [each.model_dump() for each in blocks.keep_sets]} if blocks.keep_sets else {}),
             }
             for blocks in model.block_lists
         },

@@ -24,7 +24,13 @@ from tuner import assemble
 from tuner.config import SearchConfig
 from tuner.config_file import resolved_yaml
 from tuner.diagnosis.study_unit_costs import measure_unit_costs
-from tuner.earlier_sessions import EarlierSessions, another_study, nothing_to_resume, refuse_wrong_beginning
+from tuner.earlier_sessions import (
+    EarlierSessions,
+    another_study,
+    nothing_to_resume,
+    refuse_wrong_beginning,
+    stored_goal,
+)
 from tuner.forecast import Forecast, describe_dry_run, make_forecast
 from tuner.interrupts import Interrupts
 from tuner.known_keep_sets import with_known_keep_sets
@@ -100,7 +106,12 @@ def run_study(
         refuse_wrong_beginning(folder, config.study, resume=resume, has_shared_storage=config.storage is not None)
         # The model and the cluster are tried before anything is written: a refused search leaves no folder behind.
         logger.info("%s", runner.describe())
-        inspection = with_known_keep_sets(runner.inspect(assemble.inspection_spec(config)), folder.results_file)
+        inspection = runner.inspect(assemble.inspection_spec(config))
+        if resume:
+            storage = study_storage(config.storage, folder.database)
+            inspection = with_known_keep_sets(
+                inspection, folder.results_file, lambda: stored_goal(config.study, storage)
+            )
         session = _Session(config, runner, folder, inspection, interrupts)
         with folder.locked():
             # Another driver may have begun it meanwhile, and may even be through.

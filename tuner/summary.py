@@ -116,6 +116,7 @@ def _answer(results: StudyResults, summary: StudySummary, winner: TrialRecord) -
     yield from _against_recompute_all(results, summary, winner)
     yield from _drift(results)
     yield from _recompiles(winner)
+    yield from _mismatches(results)
     stages = stages_text(winner)
     if stages is not None:
         yield f"The winner's stages: {stages}."
@@ -242,6 +243,21 @@ def _recompiles(winner: TrialRecord) -> Iterable[str]:
             f"keeps {_COMPILED_VERSIONS} versions of a function and runs plain code from then on without a word: raise "
             "torch._dynamo.config.recompile_limit in training."
         )
+
+
+def _mismatches(results: StudyResults) -> Iterable[str]:
+    """What would fit and perhaps be faster, and why it is no answer all the same."""
+    refused = [
+        trial
+        for trial in results.trials
+        if trial.verification is not None
+        and trial.verification.verdict is Verdict.MISMATCH
+        and not _is_too_large(results, trial)
+    ]
+    if refused:
+        first, *others = refused
+        also = f"; the same goes for trial {', '.join(str(trial.number) for trial in others)}" if others else ""
+        yield f"Trial {first.number}, {first.policy_summary}, fits and is no answer: {first.infeasible_reason}{also}."
 
 
 def _predictions(errors: PredictionErrors) -> Iterable[str]:

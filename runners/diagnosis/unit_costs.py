@@ -198,16 +198,18 @@ class UnitCostMeter:
                 break
         times_s: dict[str, float] = {}
         for policy, clock in zip(policies, clocks, strict=True):
-            medians = clock.medians()
-            for placement in policy.placement:
-                for region in placement.regions:
-                    cells = [replace(region, first=i, last=i) for i in range(region.first, region.last + 1)]
-                    # Of regions by the same name, those of selective actions are told apart by their action.
-                    for cell in cells if region.keep else ():
-                        name = f"{placement.blocks}.{cell.first}"
-                        if name in medians:
-                            medians[f"{name} {region.action}"] = medians.pop(name)
-            times_s |= medians
+            selective = {
+                f"{placement.blocks}.{block}": region.action
+                for placement in policy.placement
+                for region in placement.regions
+                for block in range(region.first, region.last + 1)
+                if region.keep
+            }
+            # Of regions by the same name, those of selective actions are told apart by their action.
+            times_s |= {
+                f"{name} {selective[name]}" if name in selective else name: seconds
+                for name, seconds in clock.medians().items()
+            }
         return times_s
 
 

@@ -37,6 +37,13 @@ _MAX_ACCUMULATION = 2
 _USELESS_NOISE = 0.05
 _NOTHING_FITS = "nothing fits that the policy could be compared with, not even one block kept plain at one sample"
 
+#: What to do where code is wrong within the compiler's memory budget, by whether the model draws random numbers.
+_BUDGET_ADVICE = {
+    True: "what the compiler rebuilds within this budget is wrong, most likely dropout with other masks; leave it out of "
+    "model.compile_memory_budget, or train without dropout",
+    False: "what the compiler rebuilds within this budget is wrong; leave it out of model.compile_memory_budget",
+}
+
 
 @dataclass(frozen=True)
 class _Baseline:
@@ -141,6 +148,9 @@ class Prover:
         difference = self._worst(max(of_each, key=lambda difference: difference.relative_error))
         record.close()
         verdict = Verdict.MATCH if difference.relative_error <= allowed else Verdict.MISMATCH
+        if policy.compile_memory_budget is not None and difference.reason is not None:
+            draws_numbers = self._compiled_baseline(policy, baseline).draws_numbers
+            difference = replace(difference, reason=f"{difference.reason}; {_BUDGET_ADVICE[draws_numbers]}")
         noise_note = f"the baseline repeats itself only to {baseline.noise:.1g}" if baseline.noise > 0 else None
         recompute = Verification(
             verdict=verdict,

@@ -141,6 +141,7 @@ class TestTrials:
         assert result.verification.verdict is verdict, result.verification
         if verdict is Verdict.MISMATCH:
             assert result.verification.reason.startswith("the gradient of blocks.")
+            assert result.verification.reason.endswith("compile_memory_budget, or train without dropout")
         assert result.recompute_time_s is None
 
     def test_masks_that_are_rebuilt_otherwise_are_a_mismatch(self, trials: Trials) -> None:

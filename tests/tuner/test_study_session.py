@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from runners.trial import (
     Verification,
     failed_trial,
 )
-from search_spaces.model_shape import ModelShape
+from search_spaces.model_shape import KeepSet, ModelShape
 from search_spaces.policy_file import load_policy
 from tuner.assemble import GoalError
 from tuner.earlier_sessions import StudyChangedError, StudyExistsError
@@ -642,6 +643,24 @@ def test_a_lost_study_db_beside_results_that_nobody_can_read_is_refused(
     with pytest.raises(StudyExistsError, match=r"results\.json cannot be read, and .*study\.db has no trials of this"):
         run(file, resume=True)
     assert (study_folder(tmp_path) / "results.json").read_text() == "{"
+
+
+@pytest.mark.parametrize("results_text", [None, "{"], ids=["all files", "results.json is damaged"])
+def test_a_resumed_study_keeps_the_keep_sets_that_its_first_session_found(
+    write_search: WriteSearch, tmp_path: Path, results_text: str | None
+) -> None:
+    def finds(keep: str) -> ReplayRunner:
+        blocks = replace(INSPECTION.shape.block_lists[0], keep_sets=(KeepSet("selective", (keep,)),))
+        shape = replace(INSPECTION.shape, block_lists=(blocks,))
+        return replay(inspection=INSPECTION.model_copy(update={"shape": shape}))
+
+    file = write_search(search__num_trials=1, placement__actions=["none", "selective"])
+    first = run(file, runner=finds("aten.bmm.default")).results
+    if results_text is not None:
+        (study_folder(tmp_path) / "results.json").write_text(results_text)
+    again = run(file, runner=finds("aten.mm.default"), resume=True).results
+    assert (again.model, again.trials) == (first.model, first.trials)
+    assert [each.keep for each in again.model.block_lists[0].keep_sets] == [["aten.bmm.default"]]
 
 
 def test_a_result_that_the_storage_did_not_take_is_kept(

@@ -106,6 +106,14 @@ def test_recompute_of_everything_that_is_not_feasible_is_named_so() -> None:
     assert "(trial 1, block @2x1, not feasible: it trains another model: grad of h.0.mlp differs)" in " ".join(said)
 
 
+def test_what_fits_and_trains_another_model_is_named_beside_the_answer() -> None:
+    others = [trial(number, action, verification=MISMATCH) for number, action in ((1, "mlp"), (2, "block"))]
+    said = sentences(trial(0, "none", 1), *others)
+    assert said[0].startswith("Best within 20.0 MiB: trial 0, none @1x2")
+    why = "it trains another model: grad of h.0.mlp differs"
+    assert f"Trial 1, mlp @2x1, fits and is no answer: {why}; the same goes for trial 2." in said
+
+
 def test_an_answer_that_was_not_proven_says_so() -> None:
     objective = Objective(memory_cap_bytes=20 * MIB, proof_required=False)
     said = sentences(trial(0, "none", 1, verification=None), objective=objective)

@@ -237,6 +237,13 @@ def has_policy_study(name: str, storage: str) -> bool:
     return name in optuna.get_all_study_names(storage=storage)
 
 
+def stored_attribute(name: str, storage: str, attribute: str) -> Any:
+    """What `PolicyStudy.set_attribute` kept of a study at this address; None where there is none of either."""
+    if not has_policy_study(name, storage):
+        return None
+    return optuna.load_study(study_name=name, storage=storage).user_attrs.get(attribute)
+
+
 def open_policy_study(
     name: str,
     *,
