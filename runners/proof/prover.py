@@ -39,8 +39,8 @@ _NOTHING_FITS = "nothing fits that the policy could be compared with, not even o
 
 #: What to do where code is wrong within the compiler's memory budget, by whether the model draws random numbers.
 _BUDGET_ADVICE = {
-    True: "what the compiler rebuilds within this budget is wrong, most likely dropout with other masks; leave it out of "
-    "model.compile_memory_budget, or train without dropout",
+    True: "what the compiler rebuilds within this budget is wrong, most likely dropout with other masks; leave it out "
+    "of model.compile_memory_budget, or train without dropout",
     False: "what the compiler rebuilds within this budget is wrong; leave it out of model.compile_memory_budget",
 }
 
