@@ -16,6 +16,7 @@ from search_spaces.model_shape import BlockList
 from search_spaces.policy import (
     BLOCK,
     NONE,
+    OFFLOAD,
     SEGMENT,
     UNIT_JOINER,
     BlockListPlacement,
@@ -301,4 +302,4 @@ def _says(cell: Cell) -> str:
         return f"is recomputed in one segment of blocks {first} to {last}"
     if kept_by(action):
         return f"is recomputed but for what {', '.join(kept_by(action))} give"
-    return f"recomputes {action}"
+    return "waits on the host" if action == OFFLOAD else f"recomputes {action}"

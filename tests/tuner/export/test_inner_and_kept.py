@@ -143,3 +143,10 @@ def test_stacks_without_a_way_to_say_it_refuse(action: str) -> None:
         for version in exporter.versions:
             refusal = check(exporter, everywhere(action), inner_context(exporter, version.name))
             assert refusal is not None or action in sayers.get(target, []), (target, version.name)
+
+
+def test_offloaded_blocks_are_not_said_to_recompute_anything() -> None:
+    exporter = EXPORTERS["megatron"]
+    refusal = check(exporter, everywhere(OFFLOAD), inner_context(exporter, exporter.versions[0].name))
+    assert refusal is not None
+    assert refusal.what == "transformer.h: block 0 waits on the host"
