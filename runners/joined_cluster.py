@@ -25,7 +25,8 @@ def join_cluster(address: str) -> None:
     except ConnectionError as error:
         raise RunnerError(
             f"runner.ray_address is {address}, and the cluster there refused the connection "
-            f"({' '.join(str(error).split())[:200]}); if it asks for a token, set RAY_AUTH_MODE=token"
+            f"({' '.join(str(error).split())[:200]}); if it asks for a token, as one does that `ray start` begins "
+            "where ~/.ray/auth_token is, set RAY_AUTH_MODE=token"
         ) from error
 
 

@@ -148,6 +148,8 @@ def _for_ranks(
         return replace(request, strategy="fsdp2", num_ranks=options.num_shards), ()
     if cut is not None:
         note = f"Predicted for {cut.num_stages} stages of a pipeline; each peak is that of the worst stage."
+        if request.times is None:
+            note += " FLOPs are those of all stages together: that stages wait for each other is not in them."
         return request, (note,)
     if strategy != "none" and dry_run.profile is not None and dry_run.profile.refusal is not None:
         note = f"Predicted for one process that trains alone: what {strategy} adds or divides is not in the peaks."

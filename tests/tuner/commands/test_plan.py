@@ -12,6 +12,7 @@ from click.testing import Result
 from simulated_profile import DRY_RUN, PROFILE
 from simulation import ENVIRONMENT, INSPECTION, MIB, WORKLOAD, measure, policy, replay, results_of, trial
 
+from runners.parallel.records import PipelineCut
 from runners.trial import DryRunResult, ModelInspection, TrialSpec
 from search_spaces.model_shape import BlockList, ModelShape
 from tuner import assemble
@@ -276,6 +277,19 @@ def test_copies_of_ranks_are_counted_where_the_search_would_run_on_a_cpu(plan: P
     assert peak("--device-memory", "80GiB") == elsewhere
     assert "are counted, too" in plan("--shard", 2).stdout
     assert "runner.device: cpu counts them" in plan("--shard", 2, runner__device="cuda").stdout
+
+
+def test_stages_of_a_pipeline(plan: Plan) -> None:
+    cut = PipelineCut(blocks="h", first_blocks=(0, 1), num_blocks=2, outside_bytes=(0, 0), hidden_bytes=(0,))
+    result = plan(
+        inspection=INSPECTION.model_copy(update={"pipeline_cut": cut}),
+        runner__strategy="pipeline",
+        runner__pipeline_stages=2,
+        batch__micro_batch_sizes=[1],
+    )
+    assert "Predicted for 2 stages of a pipeline; each peak is that of the worst stage. FLOPs are those of all" in (
+        result.stdout
+    )
 
 
 @pytest.mark.parametrize("search", [{"runner__device": "auto"}, {"runner__device": "cuda"}])
