@@ -63,10 +63,13 @@ class KeptOperator:
 
     @property
     def short(self) -> str:
-        """For tables: without what names of operators have in common."""
+        """For tables: without what names of operators have in common, such as ``flash_attention`` of a fused one."""
         _, operator, overload = self.name.split(".")
+        operator = operator.lstrip("_").removesuffix("_for_cpu")
+        for common in ("scaled_dot_product_", "native_"):
+            operator = operator.removeprefix(common)
         calls = str(self).removeprefix(self.name)
-        return operator.lstrip("_") + ("" if overload == "default" else f".{overload}") + calls
+        return operator + ("" if overload == "default" else f".{overload}") + calls
 
 
 def normal_keep(entries: Iterable[str]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ def front_table(results: StudyResults, summary: StudySummary) -> Table:
     table = Table(title=f"{results.study}: fastest within {format_bytes(results.memory_cap_bytes)}", title_style="bold")
     table.add_column("trial", justify="right")
     table.add_column("what")
-    table.add_column("policy")
+    table.add_column("policy", overflow="fold")
     table.add_column(_throughput_title(results.trials), justify="right")
     table.add_column("spread", justify="right")
     table.add_column("x baseline", justify="right")
@@ -35,7 +35,7 @@ def trials_table(results: StudyResults) -> Table:
     """Every trial in order of number, with what became of it."""
     table = Table(title=f"{results.study}: all trials", title_style="bold")
     for title, justify in (("trial", "right"), ("status", "left"), ("policy", "left")):
-        table.add_column(title, justify="right" if justify == "right" else "left")
+        table.add_column(title, justify="right" if justify == "right" else "left", overflow="fold")
     table.add_column(_throughput_title(results.trials), justify="right")
     is_predicted = any(trial.predicted_peak_memory_bytes is not None for trial in results.trials)
     for title in ("step", "predicted", "peak", "predicted") if is_predicted else ("step", "peak"):

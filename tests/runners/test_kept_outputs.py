@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,8 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from runners.apply_policy import apply_policy
+from runners.measure.allocation_trace import AllocationRecorder
 from search_spaces.actions import selective_action
 from search_spaces.policy import BatchShape, BlockListPlacement, PolicyError, RecomputePolicy, Region
 
@@ -110,6 +114,47 @@ def test_only_what_is_not_kept_runs_again(keep: str, num_rebuilt: int) -> None:
     with placed:
         train(model)
     assert placed.counts["aten.addmm.default"] - plain.counts["aten.addmm.default"] == num_rebuilt
+
+
+def place_by_hand(model: nn.Module, kept_calls: Mapping[str, set[int]]) -> None:
+    """The same with nothing of ours: torch's own contexts around each block."""
+
+    def contexts() -> Any:
+        num_calls: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
+
+        def decide(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+            counts = num_calls[context.is_recompute]
+            counts[str(operator)] += 1
+            is_kept = counts[str(operator)] - 1 in kept_calls.get(str(operator), ())
+            return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+        return create_selective_checkpoint_contexts(decide)
+
+    for block in model.get_submodule("h").children():
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False, context_fn=contexts)
+
+
+def peak_bytes(model: nn.Module) -> int:
+    recorder = AllocationRecorder()
+    with recorder.recording():
+        model(torch.randn(64, 4, WIDTH)).backward()
+    return recorder.trace().peak()[0]
+
+
+@pytest.mark.parametrize(
+    ("keep", "kept_calls"),
+    [
+        (["aten.addmm.default"], {"aten.addmm.default": {0, 1, 2}}),
+        (["aten.addmm.default[1]", "aten.gelu.default"], {"aten.addmm.default": {1}, "aten.gelu.default": {0, 1}}),
+        (["aten.addmm.default[::2]"], {"aten.addmm.default": {0, 2}}),
+    ],
+    ids=["all", "some", "every second"],
+)
+def test_memory_is_that_of_torchs_own_contexts_to_the_byte(keep: list[str], kept_calls: dict[str, set[int]]) -> None:
+    by_hand, placed = make_model(), make_model()
+    place_by_hand(by_hand, kept_calls)
+    place(placed, *keep)
+    assert peak_bytes(placed) == peak_bytes(by_hand) < peak_bytes(make_model())
 
 
 def test_rules_that_match_nothing_are_refused_with_what_there_is() -> None:

@@ -46,7 +46,9 @@ def test_what_is_written_is_read_back(rule: KeptOperator) -> None:
     ("entry", "short"),
     [
         ("aten.addmm.default[0]", "addmm[0]"),
-        ("aten._scaled_dot_product_flash_attention.default", "scaled_dot_product_flash_attention"),
+        ("aten._scaled_dot_product_flash_attention.default", "flash_attention"),
+        ("aten._scaled_dot_product_flash_attention_for_cpu.default", "flash_attention"),
+        ("aten.native_layer_norm.default[1]", "layer_norm[1]"),
         ("aten.add.Tensor", "add.Tensor"),
     ],
 )

@@ -76,7 +76,7 @@ def policies_table(plan: Plan, title: str, policies: Sequence[PredictedPolicy]) 
     """Policies with their predicted peaks and times."""
     in_flops = plan.time_unit == "plain step FLOPs"
     table = Table()
-    table.add_column("policy")
+    table.add_column("policy", overflow="fold")
     table.add_column("predicted peak", justify="right")
     table.add_column("of cap", justify="right")
     if in_flops:
