@@ -27,6 +27,7 @@ from tuner.config_values import (
     ModulePath,
     Options,
     PositiveInt,
+    RayAddress,
     Resources,
     SequenceLengths,
     StudyName,
@@ -233,8 +234,10 @@ class RunnerSection(_Section):
     device: Literal["auto", "cpu", "cuda", "npu"] = Field(
         default="auto", description="Kind of device; auto takes an accelerator where there is one."
     )
-    ray_address: Text | None = Field(
-        default=None, description="Address of a Ray cluster to join; null starts a private one on this machine."
+    ray_address: RayAddress | None = Field(
+        default=None,
+        description="Address of a Ray cluster to join, auto for the one that runs on this machine; null starts a "
+        "private one.",
     )
     ship_code: bool = Field(
         default=True,

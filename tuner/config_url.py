@@ -1,4 +1,4 @@
-"""Addresses of stores in search.yaml: which ones are allowed, and how they are shown without their credentials."""
+"""Addresses in search.yaml, of stores and clusters: which are allowed, and how they are shown without credentials."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ _STUDY_STORE = re.compile(r"(sqlite|postgresql)(\+\w+)?://[^\x00-\x20][^\x00-\x1
 _TRACKING_STORE = re.compile(r"(https?|sqlite|postgresql|mysql|mssql)(\+\w+)?://[^\x00-\x20][^\x00-\x1f]*")
 _IN_MEMORY = re.compile(r"sqlite(\+\w+)?://(/?|/:memory:.*|/file::memory:.*)")
 _SQLITE_FILE = re.compile(r"sqlite(\+\w+)?:///.+")
+_RAY_CLUSTER = re.compile(r"(ray://)?([^\s/@]+@)?(\[[\da-fA-F:.]+\]|[^\s/@:\[\]]+):(?P<port>[0-9]{1,5})")
+_MAX_PORT = 65535
 #: Parts of a query that databases and servers take as credentials.
 _SECRET_IN_QUERY = re.compile(r"(?i)(password|passwd|pwd|token|secret|key|credential|user)([\w-]*=)[^&;\s]*")
 
@@ -54,6 +56,24 @@ def check_tracking_store(uri: str) -> str:
         )
     _check_sqlite(uri, allowed)
     return uri
+
+
+def check_ray_address(address: str) -> str:
+    """The address of a running Ray cluster, unchanged.
+
+    Raises:
+        ValueError: Ray takes it for none, or would start a cluster of its own; the message follows the option's name.
+    """
+    found = _RAY_CLUSTER.fullmatch(address)
+    if address != "auto" and (found is None or not 0 < int(found["port"]) <= _MAX_PORT):
+        advice = "leave it out for a private cluster on this machine"
+        if address.startswith(("http://", "https://")):
+            advice = "the address of a job server is for `tune submit --address`"
+        raise ValueError(
+            f"is {_shown(address)}; allowed: HOST:PORT such as head.example:6379, ray://HOST:PORT, or auto for the "
+            f"cluster that runs on this machine; {advice}"
+        )
+    return address
 
 
 def _check_sqlite(url: str, allowed: str) -> None:

@@ -18,7 +18,7 @@ from tuner.config_names import (
     default_actions,
     normal_action,
 )
-from tuner.config_url import check_study_store, check_tracking_store
+from tuner.config_url import check_ray_address, check_study_store, check_tracking_store
 from tuner.memory_size import parse_memory_size
 
 #: Marks the tags of unions among the parts of a path: no key of a YAML file can begin with it.
@@ -124,6 +124,9 @@ StudyStore = Annotated[
 ]
 TrackingStore = Annotated[
     str, AfterValidator(check_tracking_store), Field(examples=["sqlite:///mlflow.db", "http://127.0.0.1:5000"])
+]
+RayAddress = Annotated[
+    str, AfterValidator(check_ray_address), Field(examples=["head.example:6379", "ray://head.example:10001", "auto"])
 ]
 _Budget = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 CompileBudgets = Annotated[

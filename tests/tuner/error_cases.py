@@ -187,6 +187,9 @@ IN_SEARCH_FILES = (
     in_section(
         "resources", "runner: {resources_per_trial: {gpu: 1}}", ".yaml:5: runner. | 'gpu' | allowed: | write GPU"
     ),
+    in_section(
+        "cluster", "runner: {ray_address: local}", ".yaml:5: runner.ray_address | is 'local' | allowed: | leave it out"
+    ),
     in_section("storage", "storage: mysql://u:p@h/d", ".yaml:5: storage | mysql://***@h/d | allowed: | leave it out"),
     in_section(
         "tracking", "tracking: {uri: ./mlruns}", ".yaml:5: tracking.uri | './mlruns' | allowed: | write sqlite:"

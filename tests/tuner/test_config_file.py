@@ -510,7 +510,7 @@ class TestValues:
                 "4: runner.reshard_after_forward is false, but runner.strategy ddp divides no blocks; allowed: true",
             ),
             (_with(runner="{isolation: thread}"), "4: runner.isolation is 'thread'; allowed: worker, process"),
-            (_with(runner="{ray_address: ''}"), "4: runner.ray_address is ''; allowed: text of one line"),
+            (_with(runner="{ray_address: ''}"), "4: runner.ray_address is ''; allowed: HOST:PORT such as"),
             (_with(storage="study.db"), "4: storage is 'study.db'; allowed: .*; write sqlite:///study.db"),
             (_with(tracking="{uri: ./mlruns}"), "4: tracking.uri is './mlruns'; .*; write sqlite:///mlflow.db"),
             (_with(output_dir=r'"a\nb"'), r"4: output_dir is 'a\\nb'; allowed: text of one line"),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.config_url import check_study_store, check_tracking_store, redact_url
+from tuner.config_url import check_ray_address, check_study_store, check_tracking_store, redact_url
 
 _SECRETS = st.from_regex(r"[A-Za-z0-9:@/?#!$%&*+=. -]{1,20}", fullmatch=True)
 
@@ -111,4 +111,33 @@ def test_file_stores_are_refused_with_their_replacement(uri: str, replacement: s
     ) as caught:
         check_tracking_store(uri)
     assert f"write {replacement}, or leave it out" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address", ["auto", "head:6379", "10.0.0.1:6379", "[::1]:6379", "ray://head.example:10001", "ray://u:p@head:10001"]
+)
+def test_addresses_that_ray_can_join_are_accepted(address: str) -> None:
+    assert check_ray_address(address) == address
+
+
+@pytest.mark.parametrize(
+    ("address", "advice"),
+    [
+        ("head", "leave it out for a private cluster"),
+        # Ray would start a cluster of its own that anyone may use.
+        ("local", "leave it out for a private cluster"),
+        ("head:port", "leave it out for a private cluster"),
+        ("head:0", "leave it out for a private cluster"),
+        ("head:65536", "leave it out for a private cluster"),
+        (":6379", "leave it out for a private cluster"),
+        ("ray://", "leave it out for a private cluster"),
+        ("ray://u:secret@head", "leave it out for a private cluster"),
+        ("http://head:8265", "the address of a job server is for `tune submit --address`"),
+    ],
+)
+def test_other_addresses_of_clusters_are_refused_without_credentials(address: str, advice: str) -> None:
+    with pytest.raises(ValueError, match=r"^is '.*'; allowed: HOST:PORT such as .*, or auto for") as caught:
+        check_ray_address(address)
+    assert f"; {advice}" in str(caught.value)
     assert "secret" not in str(caught.value)
