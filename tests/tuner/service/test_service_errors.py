@@ -83,9 +83,7 @@ def test_a_server_of_another_kind_is_no_job_server(tune: Tune, page: tuple[int, 
     assert said.endswith("and name the dashboard's address")
 
 
-@pytest.mark.parametrize(
-    "address", ["http://", "http://:8265", "http://host:port", "http://[::1", "ray://h:1", ""]
-)
+@pytest.mark.parametrize("address", ["http://", "http://:8265", "http://host:port", "http://[::1", "ray://h:1", ""])
 def test_an_address_that_names_no_server_is_refused_unasked(tune: Tune, address: str) -> None:
     said = line(tune("list", "--address", address), code=2)
     assert said.startswith(f"--address is '{address}'; allowed is the address of the cluster's job server")
