@@ -84,7 +84,7 @@ def _section(
     rows = [] if data is None else group_rows(step, num_blocks)
     titles = group_titles(rows)
     return StepSection(
-        title=f"{'With recompute' if step.policy.recomputes else 'Plain'}: {step.policy.summary()}",
+        title=f"{'With the policy' if step.policy.recomputes else 'Plain'}: {step.policy.summary()}",
         sentences=tuple(timeline_sentences(step)),
         figure=figure,
         height_px=0 if data is None else figure_height_px(data),

@@ -33,7 +33,7 @@ def test_a_study_ends_with_the_timelines_of_baseline_and_winner(write_search: Wr
     assert [spec.policy.key for spec in runner.asked] == [best.policy_key]
     assert [each.key for each in runner.asked[0].also] == [policy("none").key]
     folder = tmp_path / "runs" / "simulated"
-    for name, summary in (("baseline", "Plain: none @2x1"), ("winner", f"With recompute: {best.policy_summary}")):
+    for name, summary in (("baseline", "Plain: none @2x1"), ("winner", f"With the policy: {best.policy_summary}")):
         page = (folder / f"timeline-{name}.html").read_text()
         assert re.findall(r"<h2 .*?>(.*?)</h2>", page) == [summary]
     kept = artifacts(tmp_path)

@@ -60,7 +60,7 @@ def test_a_policy_is_traced_beside_the_plain_step(
     assert result.exit_code == 0
     assert asked(runner) == [["block @2x1", "none @2x1"]]
     page = (tmp_path / "out" / f"timeline-{BLOCK.key}.html").read_text()
-    assert page.index("With recompute: block @2x1") < page.index("Plain: none @2x1")
+    assert page.index("With the policy: block @2x1") < page.index("Plain: none @2x1")
 
 
 @pytest.mark.parametrize("named", ["simulated", "runs/simulated"])
