@@ -89,9 +89,18 @@ class InnerUnits:
                 f"{missing[0]} is not run once, head around or right before tails, by each block" if missing else None
             )
         if not found or found == {()}:
-            experts = stacked_experts(self._blocks[0]) if name == ACTIVATION else None
-            return _WHY_NOT_FOUND[name] if experts is None else _STACKED.format(experts)
+            return self._experts_beyond(name, ()) or _WHY_NOT_FOUND[name]
         return None if self._spans(name) else "it would begin or end elsewhere in each block"
+
+    def gap(self, name: str) -> str | None:
+        """What a unit that was found does not reach, as the end of a sentence; None where there is no such thing."""
+        return self._experts_beyond(name, self._spans(name)) if name in self._wanted else None
+
+    def _experts_beyond(self, name: str, spans: Iterable[UnitSpan]) -> str | None:
+        experts = stacked_experts(self._blocks[0]) if name == ACTIVATION else None
+        if experts is None or any(_is_within(experts, span.head) for span in spans):
+            return None
+        return _STACKED.format(experts)
 
     def _spans(self, name: str) -> tuple[UnitSpan, ...]:
         """Those of every block alike; empty where blocks differ."""

@@ -229,6 +229,8 @@ def _list_notes(watched: WatchedList) -> Iterator[str]:
         )
     for name, reason in watched.left_out_units():
         yield f"{container.path}: unit {name} is left out: {reason}."
+    for name, gap in watched.gaps():
+        yield f"{container.path}: unit {name} is not of every part: {gap}."
 
 
 def _missing_unit_notes(lists: Sequence[WatchedList], expected: Sequence[str]) -> Iterator[str]:

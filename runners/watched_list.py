@@ -83,11 +83,17 @@ class WatchedList:
             if name not in usable:
                 reasons = [f"{unit.path} {unit.problem() or 'is part of another unit'}" for unit in paths]
                 yield name, "; ".join(reasons)
-
         for name in self._inner.names:
             problem = self._inner.problem(name)
             if problem is not None:
                 yield name, problem
+
+    def gaps(self) -> Iterator[tuple[str, str]]:
+        """Unit name and what it does not reach, for units in `block_list`."""
+        for name in self._inner.paths():
+            gap = self._inner.gap(name)
+            if gap is not None:
+                yield name, gap
 
     def _overlaps(self) -> Iterator[tuple[str, str]]:
         inner = self._inner.paths()

@@ -199,6 +199,24 @@ def test_experts_that_are_slices_of_a_parameter_have_no_such_unit_and_the_note_s
     assert "selective:matmuls keeps their products" in notes
 
 
+class StackedBesideShared(Stacked):
+    """With one more expert, for all tokens, that is a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = Expert()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shared: torch.Tensor = self.shared(x)
+        return super().forward(x) + shared
+
+
+def test_the_activation_of_a_shared_expert_alone_is_said_not_to_be_that_of_all() -> None:
+    blocks, notes = inspect_blocks(StackedBesideShared(), StackedBesideShared())
+    assert dict(blocks.units)["activation"] == "shared..shared.down"
+    assert "unit activation is not of every part: the experts are slices of the parameters of experts, so" in notes
+
+
 def test_named_spans_are_taken_where_the_model_runs_them_so() -> None:
     units = {"gelu": "..down", "first_norm": "norm..up"}
     blocks, _ = inspect_blocks(*(Block(nn.LayerNorm(8), nn.GELU()) for _ in range(2)), units=units, inner_units=())
