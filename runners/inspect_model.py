@@ -193,6 +193,12 @@ def _model_notes(model: nn.Module, has_own_recompute: bool) -> Iterator[str]:
             "The model is in eval mode as built, so dropout is off. If it is to be trained otherwise, call train() in "
             "the factory."
         )
+    if getattr(getattr(model, "config", None), "use_cache", False) is True:
+        yield (
+            "The model's config has use_cache: true, so its blocks may store keys and values for generation even while "
+            "they train, and what stores cannot be run twice. Set model.config.use_cache = False where the model is "
+            "built, in the factory and in training; nothing that is trained depends on it."
+        )
 
 
 def _missing_list_notes(model: nn.Module, lists: Sequence[WatchedList]) -> Iterator[str]:

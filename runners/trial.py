@@ -177,11 +177,14 @@ class DryRunSpec(QuestionSpec):
     Attributes:
         choices: What may be placed and which micro-batches may be tried; None asks for no profile.
         policies: Policies whose peak is wanted from a dry run of their own.
+        tries_kernels: Whether to find out the scratch of kernels by running them on this machine, where the workload's
+            device is its CPU.
     """
 
     workload: WorkloadSpec
     choices: SearchChoices | None = None
     policies: tuple[RecomputePolicy, ...] = ()
+    tries_kernels: bool = True
 
 
 class DryRunResult(Answer):

@@ -64,7 +64,8 @@ def _explain_rebuild(message: str, region: str | None) -> str:
         )
     return (
         f"{where} did not repeat itself: it saved another number of tensors in recompute than in forward "
-        "(it took another path the second time)"
+        "(it took another path the second time, say because a cache was filled by then: if it keeps one (use_cache, "
+        "past_key_values), switch that off for training)"
     )
 
 

@@ -81,7 +81,7 @@ class TrialWorker:
     def __init__(self) -> None:
         self._session: WorkerSession | None = None
         self._ranks: RankGroup | None = None
-        self._dry_run: tuple[WorkloadSpec, DryRun] | None = None
+        self._dry_run: tuple[WorkloadSpec, bool, DryRun] | None = None
         self.left_by_inspection: str | None = None
         self.tighter_limits: ProofLimits | None = None
 
@@ -122,7 +122,7 @@ class TrialWorker:
         """
         start = time.monotonic()
         try:
-            dry_run = self._dry_run_for(spec.workload)
+            dry_run = self._dry_run_for(spec)
             profile = None if spec.choices is None else profile_model(dry_run, spec.choices)
             peaks = tuple(dry_run.peak_bytes(policy) for policy in spec.policies)
             result = DryRunResult(profile=profile, peaks_bytes=peaks)
@@ -180,14 +180,16 @@ class TrialWorker:
         with fake_forward(workload, spec.workload, spec.micro_batch_size) as (model, run_step):
             return _inspection(model, run_step, spec, workload, device)
 
-    def _dry_run_for(self, workload: WorkloadSpec) -> DryRun:
-        if self._dry_run is None or self._dry_run[0] != workload:
+    def _dry_run_for(self, spec: DryRunSpec) -> DryRun:
+        wanted = (spec.workload, spec.tries_kernels)
+        if self._dry_run is None or self._dry_run[:2] != wanted:
             self._dry_run = None  # The model before it goes first.
-            self._dry_run = (workload, DryRun(load_workload(workload), workload))
-        return self._dry_run[1]
+            dry_run = DryRun(load_workload(spec.workload), spec.workload, tries_kernels=spec.tries_kernels)
+            self._dry_run = (*wanted, dry_run)
+        return self._dry_run[2]
 
     def _why_no_dry_run(self, error: Exception) -> str:
-        return _reason(error, None if self._dry_run is None else self._dry_run[1].model)
+        return _reason(error, None if self._dry_run is None else self._dry_run[2].model)
 
     def _run(self, spec: TrialSpec, rank: RankSpec | None, start: float) -> TrialResult:
         trial: TrialRun | None = None

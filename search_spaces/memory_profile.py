@@ -134,6 +134,7 @@ class MemoryProfile:
             stage of a pipeline may hold all micro-batches of a step at once.
         gathering: How one rank of several holds the model, whose shares the sizes above and static bytes are then of;
             stretches are those of a process alone either way.
+        unseen_kernels: Operators that were too large to be tried: what their kernels take for a moment is in no peak.
     """
 
     parameter_bytes: int
@@ -147,3 +148,4 @@ class MemoryProfile:
     refusal: str | None = None
     first_steps: tuple[StepProfile, ...] = ()
     gathering: Gathering | None = None
+    unseen_kernels: tuple[str, ...] = ()

@@ -88,12 +88,17 @@ def inspection_spec(config: SearchConfig) -> InspectionSpec:
 
 
 def dry_run_spec(
-    config: SearchConfig, choices: SearchChoices | None = None, policies: Sequence[RecomputePolicy] = ()
+    config: SearchConfig,
+    choices: SearchChoices | None = None,
+    policies: Sequence[RecomputePolicy] = (),
+    *,
+    tries_kernels: bool = True,
 ) -> DryRunSpec:
     return DryRunSpec(
         workload=workload_spec(config),
         choices=choices,
         policies=tuple(policies),
+        tries_kernels=tries_kernels,
         timeout_s=config.runner.trial_timeout_s,
     )
 

@@ -67,6 +67,14 @@ class NumTrials:
         return StopReason("num_trials", f"all {self.limit} trials were run")
 
 
+_TIME_LIMIT = "the time limit"
+
+
+def was_time_limit(message: str | None) -> bool:
+    """Whether a search whose `StopReason` said this ended for want of time."""
+    return message is not None and message.startswith(_TIME_LIMIT)
+
+
 @dataclass(frozen=True)
 class TimeLimit:
     """As long as the user allowed; trials in flight are not counted out."""
@@ -76,7 +84,7 @@ class TimeLimit:
     def should_stop(self, progress: Progress) -> StopReason | None:
         if progress.elapsed_s < self.limit_s:
             return None
-        return StopReason("time_limit", f"the time limit of {self.limit_s:g} s was reached")
+        return StopReason("time_limit", f"{_TIME_LIMIT} of {self.limit_s:g} s was reached")
 
 
 @dataclass(frozen=True)

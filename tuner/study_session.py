@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ from tuner.study_record import goal_of, search_data
 from tuner.study_storage import StudyStorageError, study_storage
 from tuner.study_timelines import StudyTimelines, trace_study
 from tuner.summary import StudySummary, summarize
+from tuner.time_spent import TimeSpent
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +101,7 @@ def run_study(
         RunnerError: The model cannot be built as named, or nothing can run here.
         KeyboardInterrupt: Ctrl-C or SIGTERM before there was anything to keep.
     """
+    spent = TimeSpent(time.monotonic())
     folder = StudyFolder(assemble.output_dir(config), config.study)
     interrupts = interrupts or Interrupts()
     with interrupts.handled():
@@ -112,7 +115,7 @@ def run_study(
             inspection = with_known_keep_sets(
                 inspection, folder.results_file, lambda: stored_goal(config.study, storage)
             )
-        session = _Session(config, runner, folder, inspection, interrupts)
+        session = _Session(config, runner, folder, inspection, interrupts, spent)
         with folder.locked():
             # Another driver may have begun it meanwhile, and may even be through.
             refuse_wrong_beginning(folder, config.study, resume=resume, has_shared_storage=config.storage is not None)
@@ -127,8 +130,10 @@ class _Session:
         folder: StudyFolder,
         inspection: ModelInspection,
         interrupts: Interrupts,
+        spent: TimeSpent,
     ) -> None:
         self._config = config
+        self._spent = spent
         self._runner = runner
         self._folder = folder
         self._inspection = inspection
@@ -139,7 +144,8 @@ class _Session:
         self._objective: Objective = assemble.objective_for(config, cap_bytes, self._reference)
         self._tracking = assemble.tracking(config)
         self._storage = study_storage(config.storage, folder.database)
-        self._forecast = self._dry_run(cap_bytes)
+        with spent.on("dry run"):
+            self._forecast = self._dry_run(cap_bytes)
         self._sampler = self._usable_sampler()
         self._plan = plain_policies(self._choices)
         if self._sampler == MODEL_GUIDED:
@@ -223,15 +229,18 @@ class _Session:
             self._output.write_results()
             mlflow.open()
             with progress, self._storage.errors():
-                with self._interrupts.held():
+                with self._interrupts.held(), self._spent.on("trials"):
                     reason = search.run(pause=self._interrupts.raise_if_pending)
                 if not reason.is_failure:
-                    self._run_playoff(study)
-                    self._measure_unit_costs()
+                    with self._spent.on("playoff"):
+                        self._run_playoff(study)
+                    with self._spent.on("costs of units"):
+                        self._measure_unit_costs()
             self._status = "failed" if reason.is_failure else "finished"
             self._stop_reason = reason.message
             if not reason.is_failure:
-                self._timelines = trace_study(self._runner, self._config, self._inspection, self.results())
+                with self._spent.on("timelines"):
+                    self._timelines = trace_study(self._runner, self._config, self._inspection, self.results())
         except KeyboardInterrupt:
             self._status, self._stop_reason = "interrupted", "interrupted by the user"
         except (RunnerError, StudyStorageError) as error:
@@ -245,6 +254,7 @@ class _Session:
             study.close()
             summary = self._finish(mlflow)
             recorder.close()
+            logger.info("%s", self._spent.text())
         return Outcome(self.results(), summary, self._folder)
 
     def results(self) -> StudyResults:

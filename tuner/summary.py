@@ -15,10 +15,16 @@ from tuner.prediction_errors import ErrorFigures, PredictionErrors, prediction_e
 from tuner.results import LOST_STATUSES, StudyResults, TrialRecord
 from tuner.speed_ratio import Ratio
 from tuner.stage_text import stages_text
+from tuner.stopping import was_time_limit
 
 _WHAT_MAKES_ROOM = (
     "Raise memory_cap, allow smaller micro-batches or more actions, or shrink what no placement can drop."
 )
+_GO_ON = "Others were not tried: go on with --resume and a longer search.time_limit. How low they get says tune check."
+#: Largest error of a ratio of speeds, relative to it, with which a tie says that two are as fast.
+_TELLING_ERROR = 0.1
+#: Placements with recompute that say too little of it, where time has ended the search.
+_FEW_PLACEMENTS = 3
 #: A machine whose speed moves by less needs no mention.
 _NOTABLE_DRIFT = 0.1
 #: Versions of a function's code that torch keeps by default (torch._dynamo.config.recompile_limit, torch 2.8 to 2.13).
@@ -128,9 +134,18 @@ def _answer(results: StudyResults, summary: StudySummary, winner: TrialRecord) -
         listed = ", ".join(str(trial.number) for trial in summary.ties[:5])
         more = f" and {len(summary.ties) - 5} more" if len(summary.ties) > 5 else ""
         yield (
-            f"As fast within the spread: trial {listed}{more}; of those within {MOST_GIVEN_UP:.0%} of the fastest, "
-            "less memory wins, then the simpler policy."
+            f"{_how_tied(results, winner, summary.ties)}: trial {listed}{more}; of those within {MOST_GIVEN_UP:.0%} of "
+            "the fastest, less memory wins, then the simpler policy."
         )
+
+
+def _how_tied(results: StudyResults, winner: TrialRecord, ties: Sequence[TrialRecord]) -> str:
+    """That they are as fast; or, where so little is known of that, that nobody can say."""
+    ratios = [ratio for tie in ties if (ratio := speed_against(results, tie, winner)) is not None]
+    error = max((ratio.standard_error or 0.0) / ratio.value for ratio in ratios)
+    if error <= _TELLING_ERROR:
+        return "As fast within the spread"
+    return f"Too noisy to be told apart from it (a ratio of speeds is off by +-{error:.0%})"
 
 
 def _against_plain(results: StudyResults, summary: StudySummary, winner: TrialRecord) -> Iterable[str]:
@@ -173,6 +188,12 @@ def _why_plain_wins(results: StudyResults) -> str:
         return (
             "Only plain training was measured, so this says nothing of recompute; go on with --resume, with a longer "
             "search.time_limit if that ended the search."
+        )
+    if was_time_limit(results.stop_reason) and len(tried) < _FEW_PLACEMENTS:
+        count = "one placement" if len(tried) == 1 else f"{len(tried)} placements"
+        return (
+            f"Only {count} with recompute could be measured in search.time_limit, so this says little of recompute; go "
+            "on with --resume and a longer one."
         )
     none_was = (
         "the one measured placement with recompute was not"
@@ -294,11 +315,13 @@ def _no_answer(results: StudyResults) -> Iterable[str]:
             )
     elif measured:
         least = min(measured, key=lambda trial: trial.peak_memory_bytes or 0)
+        is_early = was_time_limit(results.stop_reason)
+        verdict = "No placement that fits was found in search.time_limit" if is_early else "No placement is feasible"
         yield (
-            f"No placement is feasible: the least memory measured is {format_bytes(least.peak_memory_bytes or 0)} "
+            f"{verdict}: the least memory measured is {format_bytes(least.peak_memory_bytes or 0)} "
             f"(trial {least.number}, {least.policy_summary}), and the cap is {cap}."
         )
-        yield _WHAT_MAKES_ROOM
+        yield _GO_ON if is_early else _WHAT_MAKES_ROOM
     elif num_out_of_memory:
         yield f"No placement is feasible: {num_out_of_memory} ran out of memory, none could be measured within {cap}."
         yield _WHAT_MAKES_ROOM

@@ -1,8 +1,9 @@
 """A model, its optimizer and steps of it on fake tensors: the peak of any policy without data and without a device.
 
-What differs from a measured step: scratch that a kernel takes and gives back is not seen (on a CPU mostly that of
-convolutions). Sizes are those of a CPU's kernels: on an accelerator attention may be another kernel that saves other
-tensors, the optimizer may work on all parameters at once (``foreach``), and a caching allocator rounds up.
+Scratch that a kernel takes and gives back is found by running that one operation for real. Where the device is no CPU,
+it is not counted, and sizes are those of a CPU's kernels all the same: on an accelerator attention may be another
+kernel that saves other tensors, the optimizer may work on all parameters at once (``foreach``), and a caching allocator
+rounds up.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from runners.devices.cpu import CpuDevice
 from runners.devices.registry import has_host_apart
 from runners.dry_run.fake_model import FakeModelWorkload
 from runners.dry_run.gradients import CompleteGradients
+from runners.dry_run.kernel_scratch import KernelScratch
 from runners.dry_run.live_memory import LiveMemory
 from runners.dry_run.stand_ins import taken_for_real
 from runners.dry_run.step_trace import StepTrace
@@ -78,20 +80,30 @@ class DryRun:
     The first one takes the longest: the model is built, and a step is taken that leaves everything behind that a first
     step leaves (optimizer states, tables that the model makes when it first needs them).
 
+    Args:
+        tries_kernels: As in a `DryRunSpec`.
+
     Every method raises `NoDryRunError` where the model asks for values, and what the model or an operator raises where
     those cannot do without data; make a new one after that.
     """
 
-    def __init__(self, workload: Workload, spec: WorkloadSpec) -> None:
+    def __init__(self, workload: Workload, spec: WorkloadSpec, *, tries_kernels: bool = True) -> None:
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self._memory = LiveMemory()
+        self._has_host_apart = has_host_apart(spec.device)
+        # Another device's kernels cannot be tried on this one.
+        self._scratch = KernelScratch() if tries_kernels and not self._has_host_apart else None
+        self._memory = LiveMemory(self._scratch)
         self._workload = FakeModelWorkload(workload, self._mode)
         self._spec = spec
-        self._has_host_apart = has_host_apart(spec.device)
         self._inputs: dict[int, _Inputs] = {}
         self._opened: _Opened | None = None
         #: On fake tensors; None until the first step.
         self.model: nn.Module | None = None
+
+    @property
+    def unseen_kernels(self) -> tuple[str, ...]:
+        """Operators met so far that were too large to be tried; empty where no scratch is counted."""
+        return () if self._scratch is None else tuple(sorted(self._scratch.too_large))
 
     def totals(self, micro_batch_size: int) -> StepTotals:
         """What no policy changes; the size is that of the first step where none was taken yet."""

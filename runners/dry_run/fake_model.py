@@ -89,12 +89,32 @@ class _RealTables(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch 
 
 
 def _drop_data(model: nn.Module, mode: FakeTensorMode) -> None:
-    """Puts a fake tensor in the place of every parameter and buffer that still has data; ties stay ties."""
+    """Puts a sound fake tensor in the place of every other parameter and buffer; ties stay ties."""
     fakes: dict[int, torch.Tensor] = {}
     for module in model.modules():
         for tensors in (module._parameters, module._buffers):
             for name, tensor in tensors.items():
-                if tensor is not None and not isinstance(tensor, FakeTensor):
+                if tensor is not None and not _is_sound(tensor, mode):
                     if id(tensor) not in fakes:
-                        fakes[id(tensor)] = mode.from_tensor(tensor)
+                        fakes[id(tensor)] = _made_anew(tensor, mode)
                     tensors[name] = fakes[id(tensor)]  # type: ignore[assignment]  # a parameter's fake is a parameter
+
+
+def _is_sound(tensor: torch.Tensor, mode: FakeTensorMode) -> bool:
+    """Whether it is fake and shares its storage with its views: what `copy.deepcopy` makes of a fake one does not."""
+    if not isinstance(tensor, FakeTensor):
+        return False
+    if tensor.layout != torch.strided:
+        return True
+    with mode:
+        return bool(tensor.detach().untyped_storage()._cdata == tensor.untyped_storage()._cdata)
+
+
+def _made_anew(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
+    if not isinstance(tensor, FakeTensor):
+        return mode.from_tensor(tensor)
+    with mode:
+        data = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        if not isinstance(tensor, nn.Parameter):
+            return data
+        return nn.Parameter(data, requires_grad=tensor.requires_grad)

@@ -51,8 +51,9 @@ def profile_model(dry_run: DryRun, choices: SearchChoices) -> MemoryProfile:
         steps = tracer.steps(batches)
         first_steps = tracer.steps(first_batches(choices))
     except UnevenTraceError as error:
-        return replace(profile, refusal=str(error))
-    return checked(replace(profile, steps=steps, first_steps=first_steps), dry_run, choices)
+        return replace(profile, refusal=str(error), unseen_kernels=dry_run.unseen_kernels)
+    profile = replace(profile, steps=steps, first_steps=first_steps, unseen_kernels=dry_run.unseen_kernels)
+    return checked(profile, dry_run, choices)
 
 
 def traced_batches(batches: Sequence[BatchShape]) -> list[BatchShape]:

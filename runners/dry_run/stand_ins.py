@@ -23,6 +23,7 @@ def taken_for_real(memory: LiveMemory | None = None) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(_transformers_sees_no_fakes())
         stack.enter_context(_failures_are_not_logged())
+        stack.enter_context(_grouped_products_of_any_type())
         if memory is not None:
             stack.enter_context(_rng_states_counted(memory))
         yield
@@ -44,6 +45,30 @@ def _transformers_sees_no_fakes() -> Iterator[None]:
         yield
     finally:
         module.is_fake_tensor = original
+
+
+@contextmanager
+def _grouped_products_of_any_type() -> Iterator[None]:
+    """torch (seen in 2.13) refuses fake tensors of other types than bfloat16 in `grouped_mm`, which real ones may have.
+
+    Mixtures of experts in transformers run it. Drop this when `_meta_grouped_mm_common` takes float32.
+    """
+    module: Any = torch._meta_registrations
+    original = getattr(module, "_meta_grouped_mm_common", None)
+    if original is None:
+        yield
+        return
+
+    def of_any_type(mat_a: Any, mat_b: Any, scale_a: Any, scale_b: Any, **options: Any) -> Any:
+        if scale_a is not None or mat_a.dtype == torch.bfloat16:
+            return original(mat_a, mat_b, scale_a, scale_b, **options)
+        return module._create_grouped_mm_output_tensor(mat_a, mat_b, options.get("offs"), options.get("out_dtype"))
+
+    module._meta_grouped_mm_common = of_any_type
+    try:
+        yield
+    finally:
+        module._meta_grouped_mm_common = original
 
 
 @contextmanager

@@ -54,6 +54,11 @@ class AllocationTrace:
             tuple(interval for interval in self.intervals if interval.start_ns >= start_ns),
         )
 
+    def within(self, interval: Interval) -> AllocationTrace:
+        """What happened in one of the marked intervals, itself not included."""
+        changes = (change for change in self.changes if interval.start_ns <= change[0] <= interval.end_ns)
+        return AllocationTrace(tuple(changes), ())
+
     def peak(self) -> tuple[int, int]:
         """Most bytes gained over the start, and when (ns). (0, start) where memory only falls."""
         total, best, best_ns = 0, 0, self.changes[0][0] if self.changes else 0

@@ -86,7 +86,8 @@ class TrainingStep:
                     loss, weight = self._forward(micro_batch)
                 with self.phases.phase(Phase.BACKWARD):
                     (loss / len(micro_batches) if weight is None else loss * weight).backward()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
-                    losses.append(loss.detach())
+                    # A copy: what `mse_loss` returns stands in a store as large as its input (torch 2.13, CPU).
+                    losses.append(loss.detach().clone())
                     if weight is not None:
                         weights.append(weight.detach())
                     del loss, weight  # With them goes the graph: taking it down is part of backward.

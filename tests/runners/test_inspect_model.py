@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -637,3 +638,11 @@ def test_code_between_blocks_refuses_segments_and_keeps_the_rest(
     found = only_list(Between())
     assert found.segment_refusal == refusal
     assert found.unit_names == ("attention", "mlp")
+
+
+def test_a_cache_for_generation_is_said_to_be_in_the_way() -> None:
+    model = Model()
+    model.config = SimpleNamespace(use_cache=True)
+    assert any("Set model.config.use_cache = False" in note for note in inspect(model).shape.notes)
+    model.config = SimpleNamespace(use_cache=False)
+    assert not any("use_cache" in note for note in inspect(model).shape.notes)

@@ -62,7 +62,7 @@ class TestRebuilds:
             ),
             (
                 lambda x, calls: x.sin() if calls == 2 else x.sin().exp().tanh(),
-                ["h.3 did not repeat itself", "another number of tensors", "another path the second time"],
+                ["h.3 did not repeat itself", "another number of tensors", "another path the second time", "use_cache"],
             ),
             (
                 lambda x, calls: ReadsTwice.apply(x),

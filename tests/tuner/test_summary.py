@@ -10,6 +10,7 @@ from runners.trial import Prediction, TrialResult, TrialStatus, Verdict, Verific
 from search_spaces.policy import BatchShape, RecomputePolicy
 from tuner.objective import Objective
 from tuner.speed_ratio import Playoff, Ratio
+from tuner.stopping import Progress, TimeLimit
 from tuner.summary import ratio_text, speed_against, spread_ratio, summarize, throughput_text
 
 UNVERIFIED = Verification(verdict=Verdict.UNVERIFIED, reason="the baseline does not repeat itself")
@@ -186,6 +187,24 @@ def test_only_those_of_the_playoff_tie() -> None:
     assert [t.number for t in summarize(results_of(*trials)).ties] == [0, 2]
     playoff = Playoff(trials=(0, 1), step_times_s=((1.0, 1.01, 0.99, 1.0),) * 2)
     assert [t.number for t in summarize(results_of(*trials, playoff=playoff)).ties] == [0]
+
+
+@pytest.mark.parametrize("error, words", [(0.05, "As fast within the spread"), (0.5, "Too noisy to be told apart")])
+def test_a_tie_says_whether_it_is_for_want_of_a_difference_or_of_knowledge(error: float, words: str) -> None:
+    plain = trial(0, "none", 1, relative_speed=1.0, relative_speed_spread=error)
+    said = sentences(plain, trial(1, "block", 2, relative_speed=1.01, relative_speed_spread=error))
+    assert said[-1].startswith(words)
+
+
+def test_what_the_time_limit_cut_short_is_no_verdict() -> None:
+    reason = TimeLimit(60).should_stop(Progress(elapsed_s=61))
+    assert reason is not None
+    cut_short = {"stop_reason": reason.message}
+    (nothing, advice) = sentences(trial(0), **cut_short)[:2]
+    assert nothing.startswith("No placement that fits was found in search.time_limit: the least memory measured is")
+    assert "--resume" in advice
+    plain_wins = sentences(timed(0, "none", 1, 1.0), timed(1, "block", 1, 0.5), **cut_short)
+    assert plain_wins[1].startswith("Only one placement with recompute could be measured in search.time_limit")
 
 
 def test_many_ties_are_counted() -> None:

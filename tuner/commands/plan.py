@@ -96,6 +96,7 @@ def _plan(
     cap_bytes, device_bytes = _memory_cap(config, inspection, device_bytes)
     # What a compiler keeps within a budget cannot be told without running it.
     choices = replace(assemble.search_choices(config, inspection), compile_memory_budgets=())
+    is_for_cpu = config.runner.device == "cpu"
     request = PlanRequest(
         study=config.study,
         inspection=inspection,
@@ -105,17 +106,18 @@ def _plan(
         strategy=config.runner.strategy,
         num_ranks=config.runner.data_parallel_degree,
         times=None if results is None else study_times(results, config, inspection, choices),
-        is_for_cpu=config.runner.device == "cpu",
+        is_for_cpu=is_for_cpu,
         counts_copies=_is_for_ranks_on_a_cpu(config, options, inspection),
     )
     with _at_work("running steps on fake tensors"):
-        dry_run = inspector.dry_run(assemble.dry_run_spec(config, choices))
+        dry_run = inspector.dry_run(assemble.dry_run_spec(config, choices, tries_kernels=is_for_cpu))
     if dry_run.profile is None:
         return f"nothing can be predicted of {config.model.factory}: {dry_run.failure}"
 
     def dry_run_peaks(policies: Sequence[RecomputePolicy]) -> Sequence[int]:
         with _at_work(f"running {len(policies)} placements on fake tensors, one by one"):
-            return inspector.dry_run(assemble.dry_run_spec(config, policies=policies)).peaks_bytes
+            spec = assemble.dry_run_spec(config, policies=policies, tries_kernels=is_for_cpu)
+            return inspector.dry_run(spec).peaks_bytes
 
     request, notes = _for_ranks(request, options, dry_run)
     plan = make_plan(request, dry_run, dry_run_peaks)

@@ -74,10 +74,9 @@ def difference_text(plain: PeakSplit, sizes: Sequence[SizePeaks]) -> Iterator[st
         if size.micro_batch_size != plain.micro_batch_size or abs(difference) <= _NOTABLE_DIFFERENCE:
             continue
         side = "above" if difference > 0 else "below"
-        cause = "" if difference > 0 else ", since scratch memory within kernels is not seen without running them"
         yield (
             f"Predicted peaks of this model are {abs(difference):.1%} {side} the measured one (plain step: "
-            f"{format_bytes(size.plain_bytes)} predicted, {format_bytes(measured)} measured){cause}. A search corrects "
+            f"{format_bytes(size.plain_bytes)} predicted, {format_bytes(measured)} measured). A search corrects "
             "its predictions by what it measures."
         )
 

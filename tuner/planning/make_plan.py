@@ -204,6 +204,7 @@ class _Whole:
             is_for_cpu=self.request.is_for_cpu,
             counts_copies=self.request.counts_copies,
             has_convolutions=self.request.inspection.has_convolutions,
+            unseen_kernels=profile.unseen_kernels,
         )
 
     def _candidates(self, predictor: Predictor) -> list[Candidate]:

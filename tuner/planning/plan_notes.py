@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tuner.planning.plan import Plan, StudyUsed
 
 
 def plan_notes(
-    plan: Plan, *, refusal: str | None, is_for_cpu: bool, counts_copies: bool, has_convolutions: bool
+    plan: Plan,
+    *,
+    refusal: str | None,
+    is_for_cpu: bool,
+    counts_copies: bool,
+    has_convolutions: bool,
+    unseen_kernels: Sequence[str] = (),
 ) -> Iterator[str]:
     """Complete sentences, in the order of the figures that they are about.
 
@@ -17,6 +23,7 @@ def plan_notes(
         is_for_cpu: The device is a CPU.
         counts_copies: Of what ranks send each other, as a CPU's collectives make them.
         has_convolutions: Of the model.
+        unseen_kernels: Operators too large to be tried.
     """
     yield _about_peaks(plan, refusal)
     if not is_for_cpu:
@@ -24,10 +31,15 @@ def plan_notes(
             "Sizes are those of torch's CPU kernels: on an accelerator attention may keep other tensors, and its "
             "allocator reserves more than it gives out; leave room for that under the cap."
         )
-    if has_convolutions:
+    if has_convolutions and not is_for_cpu:
         yield (
-            "The model has convolutions, and the scratch memory of their kernels is in no predicted peak: on CPUs "
-            "measured peaks of convolutional models were 10 to 20 % higher; leave room for that under the cap."
+            "The model has convolutions, and the scratch memory of an accelerator's kernels for them is in no "
+            "predicted peak; leave room for that under the cap."
+        )
+    if unseen_kernels:
+        yield (
+            f"Too large to be tried here were {', '.join(unseen_kernels)}: scratch memory of their kernels is in no "
+            "predicted peak; leave room for that under the cap."
         )
     if plan.num_shards > 1:
         yield _about_shards(plan.num_shards, counts_copies)

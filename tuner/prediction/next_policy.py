@@ -8,7 +8,7 @@ that the Pareto front lacks most; once it lacks little, the search is through.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -128,12 +128,7 @@ class PolicyProposer:
         model = self.time_model(tried)
         draws = model.draw(generator, _NUM_DRAWS)
         corrections = self.peak_corrections(tried)
-        safe_bytes = corrections[NO_BUDGET].safe_bytes(self.cap_bytes)
-        candidates = self.source.candidates([model.mean_weights(), *draws], safe_bytes)
-        of_each = [corrections[label] for label in self.features.budget_labels_of(candidates.features).tolist()]
-        worst_peaks = candidates.peaks_bytes * np.array([correction.worst_ratio for correction in of_each])
-        rows = np.flatnonzero((worst_peaks <= self.cap_bytes) & self._not_suspicious(candidates, tried))
-        rows = self._whole_batches_first(candidates, rows, tried)
+        candidates, of_each, rows = self._within_cap([model.mean_weights(), *draws], corrections, tried, is_taken)
         measured = _Measured.of(self.features, tried)
         if not len(rows):
             return NothingToGain(None, 1.0)
@@ -152,6 +147,35 @@ class PolicyProposer:
         if point is not None:
             return self._next(point, "front", model, tried)
         return NothingToGain(gain, covered) if winner is None else self._next(winner, "win", model, tried)
+
+    def _within_cap(
+        self,
+        weights: Sequence[TimeWeights],
+        corrections: Mapping[int, PeakCorrection],
+        tried: Sequence[Tried],
+        is_taken: Callable[[RecomputePolicy], bool],
+    ) -> tuple[Candidates, list[PeakCorrection], IntArray]:
+        """Candidates, the correction of each, and the rows of those that may be measured.
+
+        These are the ones that fit for certain. Where there are none and predicted peaks are known to be vague, those
+        that fit as peaks have typically come out; and at last the one of least memory, if it may fit at all.
+        """
+        of_plain = corrections[NO_BUDGET]
+        ratios = [of_plain.worst_ratio, of_plain.ratio, of_plain.best_ratio]
+        for ratio in ratios if of_plain.is_vague else ratios[:1]:
+            candidates = self.source.candidates(weights, self.cap_bytes / ratio)
+            of_each = [corrections[label] for label in self.features.budget_labels_of(candidates.features).tolist()]
+            scales = np.array([correction.worst_ratio for correction in of_each]) * (ratio / of_plain.worst_ratio)
+            fits = candidates.peaks_bytes * scales <= self.cap_bytes
+            rows = np.flatnonzero(fits & self._not_suspicious(candidates, tried))
+            rows = self._whole_batches_first(candidates, rows, tried)
+            if ratio != of_plain.worst_ratio:
+                rows = np.array([row for row in rows if not is_taken(candidates.policy(int(row)))], dtype=np.int64)
+            if len(rows):
+                break
+        if len(rows) and ratio == of_plain.best_ratio != of_plain.ratio:
+            rows = rows[[int(candidates.peaks_bytes[rows].argmin())]]
+        return candidates, of_each, rows
 
     def _likely_winner(
         self,

@@ -18,6 +18,8 @@ _FEW, _SHARE_THAT_VARIES = 2, 0.5
 _RANGE_DOUBLES = 4
 #: A device that refused memory says only that the peak is over the cap; it is taken to be over it by this much.
 _REFUSED_MARGIN = 0.02
+#: Share by which the largest ratio to be expected lies above the typical one where predictions are of little use.
+_VAGUE = 0.1
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,12 @@ class PeakCorrection:
     """Attributes:
     ratio: Typical measured peak over predicted one.
     worst_ratio: The largest that is to be expected.
+    best_ratio: The smallest that cannot be ruled out.
     """
 
     ratio: float
     worst_ratio: float
+    best_ratio: float
 
     @classmethod
     def fit(cls, pairs: Sequence[PeakPair], *, prior_error: float) -> PeakCorrection:
@@ -60,7 +64,15 @@ class PeakCorrection:
         worst = max(measured, default=1.0) * (1 + prior_error + margin + beyond)
         # What was refused has a ratio above this one; news only where none so large was measured.
         refused = max((pair.measured_bytes / pair.predicted_bytes for pair in pairs if pair.refused), default=0.0)
-        return cls(ratio, max(worst, refused * (1 + _REFUSED_MARGIN) if refused > worst else 0.0))
+        least = min(measured, default=1.0)
+        # A few that are all far above 1 may be of what is predicted worst.
+        best = (min(least, 1.0) if len(measured) <= _FEW else least) * (1 - prior_error)
+        return cls(ratio, max(worst, refused * (1 + _REFUSED_MARGIN) if refused > worst else 0.0), best)
+
+    @property
+    def is_vague(self) -> bool:
+        """True where predicted peaks say little about measured ones."""
+        return self.worst_ratio > (1 + _VAGUE) * self.ratio
 
     def safe_bytes(self, cap_bytes: float) -> float:
         """The largest predicted peak that is expected to be measured within the cap."""

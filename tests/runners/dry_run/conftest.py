@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from search_spaces.choices import SearchChoices
 from search_spaces.policy import RecomputePolicy
 
 ACTIONS = ("none", "attention", "mlp", "attention+mlp", "block", "segment")
+_MODELS = str(Path(__file__).parents[1] / "models")
 _LLAMA: dict[str, Any] = {
     "num_hidden_layers": 3, "hidden_size": 64, "intermediate_size": 172, "num_attention_heads": 4,
     "num_key_value_heads": 2, "vocab_size": 256,
@@ -62,6 +64,21 @@ WORKLOADS: dict[str, dict[str, Any]] = {
         "model_factory": "runners.workloads.gpt:gpt", "model_args": _GPT, "sequence_length": 32,
         "autocast": "bfloat16", "optimizer_name": "sgd", "optimizer_args": {"lr": 0.1, "momentum": 0.9},
     },
+    "mixtral": {
+        "model_factory": "huggingface:mixtral",
+        "model_args": {
+            "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "num_local_experts": 4, "vocab_size": 256,
+        },
+        "sequence_length": 32,
+    },
+    "copied_layers": {
+        "model_factory": "kernels.py:tagger", "batch_factory": "kernels.py:padded", "base_dir": _MODELS
+    },
+    "convolutions": {
+        "model_factory": "kernels.py:painter", "batch_factory": "kernels.py:images", "base_dir": _MODELS
+    },
+    "recurrent": {"model_factory": "kernels.py:reader", "batch_factory": "kernels.py:series", "base_dir": _MODELS},
 }  # fmt: skip
 
 

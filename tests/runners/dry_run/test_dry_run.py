@@ -12,12 +12,18 @@ from runners.dry_run.fake_values import NoDryRunError
 from runners.workloads.load import load_workload
 from search_spaces.policy import BatchShape, RecomputePolicy
 
-#: Relative. What is not seen: the loss of the micro-batch before (4 bytes), and scratch of CPU kernels, which is next
-#: to nothing but for attention in bfloat16 and for the convolution in a ViT as small as this one.
-TOLERANCES = {"llama_bf16": 0.005, "vit": 0.003}
+#: Relative. What is not seen: the loss of the micro-batch before (4 bytes), and scratch of kernels on tensors as small
+#: as these.
+TOLERANCES = {"llama_bf16": 0.005, "vit": 0.003, "gpt_autocast_sgd": 0.005, "recurrent": 0.02}
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "llama_bf16", "bert", "t5", "vit", "gpt", "gpt_autocast_sgd"])
+NAMES = (
+    "gpt2", "llama", "llama_bf16", "bert", "t5", "vit", "gpt", "gpt_autocast_sgd", "mixtral", "copied_layers",
+    "convolutions", "recurrent",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_peak_is_the_measured_one(small_model: Any, name: str) -> None:
     model = small_model(name)
     for policy in model.policies(2, seed=1):
@@ -102,7 +108,7 @@ spec = WorkloadSpec(
     sequence_length=1024,
 )
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-peak = DryRun(load_workload(spec), spec).peak_bytes(RecomputePolicy(BatchShape(8, 1, 1, 8)))
+peak = DryRun(load_workload(spec), spec, tries_kernels=False).peak_bytes(RecomputePolicy(BatchShape(8, 1, 1, 8)))
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(peak, 1024 * (after - before))
 """

@@ -49,3 +49,12 @@ def test_a_refusal_says_that_the_peak_is_above_the_cap() -> None:
 def test_a_refusal_that_measured_ratios_explain_is_no_news() -> None:
     pairs = [*(PeakPair(size, 1.1 * size) for size in (100, 200, 300)), PeakPair(950, 1_000, refused=True)]
     assert PeakCorrection.fit(pairs, prior_error=0.0).worst_ratio == pytest.approx(1.1)
+
+
+def test_ratios_that_lie_far_apart_make_predictions_vague_and_rule_little_out() -> None:
+    vague = PeakCorrection.fit([PeakPair(100, 310)], prior_error=0.0)
+    assert vague.is_vague
+    assert vague.best_ratio == 1.0
+    pairs = [PeakPair(100, 310), PeakPair(100, 170), PeakPair(100, 200)]
+    assert PeakCorrection.fit(pairs, prior_error=0.0).best_ratio == pytest.approx(1.7)
+    assert not PeakCorrection.fit([PeakPair(100, 102)] * 2, prior_error=0.002).is_vague

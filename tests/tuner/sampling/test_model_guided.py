@@ -351,6 +351,29 @@ def test_plain_training_is_tried_first_at_the_largest_size_that_fits(seed: int) 
     assert device.run(device.study(), 2)[1] == plain[2]
 
 
+@pytest.mark.parametrize("room", [1.05, 1.5], ids=["hardly anything fits", "much fits"])
+def test_a_search_that_has_an_answer_finds_it_however_far_off_predicted_peaks_are(room: float) -> None:
+    """As of a kernel that keeps far more than its tensors show, unless it is recomputed."""
+    device = Device(0)
+    features = device.forecast(10**12).proposer.features
+    for policy, peak in device.peaks.items():
+        device.peaks[policy] = int(peak * (3 - 2 * features.of(policy).shares.sum()))
+    device.cap_bytes = int(room * min(device.peaks.values()))
+    device.objective = Objective(device.cap_bytes, has_reference=False)
+    study = device.study()
+    study.enqueue(device.baseline)
+    peaks = []
+    for _ in range(12):
+        try:
+            proposal = study.ask()
+        except NoGainExpected:
+            break
+        peaks.append(device.peaks[proposal.policy])
+        device.tell(study, device.measure(proposal))
+    assert peaks[0] > 2 * device.cap_bytes
+    assert min(peaks) <= device.cap_bytes
+
+
 def test_a_baseline_that_the_device_refuses_teaches_and_does_not_stop_it() -> None:
     device = Device(5, cap_share=0.3)
     study = device.study()
