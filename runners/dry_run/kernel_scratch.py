@@ -27,7 +27,7 @@ _WITHOUT_SCRATCH = frozenset(
     }
 )  # fmt: skip
 #: Tensors below this size are not looked at: their scratch is as small.
-_LEAST_BYTES = 2**16
+_LEAST_BYTES = 2**14
 #: Share of the memory that is free which the tensors of one operation may take, and the most of it.
 _FREE_SHARE, _MOST_BYTES = 0.25, 2**30
 #: Floating-point operations above which an operation takes a core longer than a figure is worth.

@@ -7,6 +7,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from runners.dry_run.fake_values import FakeValues, NoDryRunError
 from runners.dry_run.live_memory import LiveMemory
 from runners.dry_run.stand_ins import taken_for_real
+from runners.measure.allocation_trace import AllocationRecorder
 
 
 def test_a_storage_counts_once_and_until_its_last_view_is_gone() -> None:
@@ -95,3 +96,22 @@ class TestFakeValues:
             values.guesses = True
             assert torch.empty(()).item() == 1.0
             assert torch.empty((), dtype=torch.int64).item() == 1
+
+
+def test_gradients_of_what_is_used_often_are_added_up_in_place() -> None:
+    def run(x: torch.Tensor) -> None:
+        shared = x.exp()
+        (shared.sin() + shared.cos() + shared.tanh() + shared.sigmoid()).sum().backward()
+
+    recorder = AllocationRecorder()
+    x = torch.zeros(2**16, requires_grad=True)
+    with recorder.recording():
+        run(x)
+    memory = LiveMemory()
+    with FakeTensorMode(), memory:
+        x = torch.zeros(2**16, requires_grad=True)
+        memory.cut()
+        before_bytes = memory.live_bytes
+        run(x)
+        seen = memory.cut().highest_bytes - before_bytes
+    assert seen == pytest.approx(recorder.trace().peak()[0], abs=64)
