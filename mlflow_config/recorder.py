@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import getpass
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -228,7 +229,8 @@ class StudyRecorder:
 
     def describe_study(self, markdown: str) -> None:
         """Sets what MLflow shows on top of the study's run."""
-        self.record_study(tags={NOTE_TAG: markdown})
+        # The page takes a word like `@2x4` for somebody's name on GitHub, unless it is escaped.
+        self.record_study(tags={NOTE_TAG: re.sub(r"(^|\s)@", r"\1\\@", markdown)})
 
     def finish(self, outcome: RunOutcome) -> None:
         """Ends the study's run; a trial that is still running is ended too. Recording may go on afterwards."""

@@ -235,13 +235,13 @@ def test_unknown_trial_cannot_be_tagged(open_recorder: OpenRecorder) -> None:
 def test_study_shows_its_answer_and_its_files(settings: TrackingSettings, open_recorder: OpenRecorder) -> None:
     recorder = open_recorder()
     recorder.record_study(params={names.SEED: 0}, texts={names.SEARCH_FILE: "study: a\n", names.FRONT_FILE: "<p>1"})
-    recorder.describe_study("**Best: trial 3**")
+    recorder.describe_study("**Best: trial 3, none @2x4**")
     resumed = open_recorder()
     resumed.record_study(
         params={names.SEED: 9, names.SAMPLER: "tpe"}, metrics={names.NUM_TRIALS: 4}, texts={names.FRONT_FILE: "<p>2"}
     )
     run = _client(settings).get_run(recorder.run_id)
-    assert run.data.tags["mlflow.note.content"] == "**Best: trial 3**"
+    assert run.data.tags["mlflow.note.content"] == "**Best: trial 3, none \\@2x4**"
     assert run.data.params == {names.SEED: "0", names.SAMPLER: "tpe"}
     assert run.data.metrics == {names.NUM_TRIALS: 4.0}
     assert _artifact(run, names.SEARCH_FILE) == "study: a\n"
