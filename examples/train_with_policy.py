@@ -11,7 +11,7 @@ import argparse
 import json
 import os
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # before torch: its profiler's notices are of no use here
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # before torch: its profiler's notices are of no use here
 
 import torch
 

@@ -79,7 +79,7 @@ def worker_environment(resources: Mapping[str, float]) -> dict[str, str]:
     """Threads as many as CPUs, equal for all trials; waiting threads sleep, so that a shared machine is not slowed."""
     environment = {
         "OMP_WAIT_POLICY": "passive",
-        "KINETO_LOG_LEVEL": "5",  # The profiler's own notices say nothing about a trial.
+        "KINETO_LOG_LEVEL": "6",  # The profiler's own notices say nothing about a trial.
         "PYTHONSAFEPATH": "1",  # The current folder must not shadow modules of the worker.
         "TOKENIZERS_PARALLELISM": "false",
     }

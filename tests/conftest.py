@@ -22,7 +22,7 @@ os.environ.update(
     {
         "OMP_NUM_THREADS": "1",
         "OMP_WAIT_POLICY": "passive",
-        "KINETO_LOG_LEVEL": "5",
+        "KINETO_LOG_LEVEL": "6",
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
