@@ -9,17 +9,8 @@ from runners.step_timeline.records import KeptTensor, TracedStep
 from tuner.memory_size import format_bytes
 from tuner.report.figure import PageFigure, page_figure
 from tuner.report.page import render
-from tuner.timeline_figure import (
-    OUTSIDE,
-    PHASE_HUES,
-    REST,
-    TimelineData,
-    TimelineScales,
-    common_scales,
-    draw_timeline,
-    figure_height_px,
-    timeline_data,
-)
+from tuner.timeline_data import OUTSIDE, REST, TimelineData, TimelineScales, common_scales, timeline_data
+from tuner.timeline_figure import PHASE_HUES, draw_timeline, figure_height_px
 from tuner.timeline_text import group_rows, group_titles, timeline_sentences
 
 _HOW_TO_READ = (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from runners.step_timeline.records import KeptGroup, TracedStep
 from search_spaces.policy import policy_to_dict
 from tuner.memory_size import format_bytes
-from tuner.timeline_figure import HELD, OUTSIDE, REST
+from tuner.timeline_data import HELD, OUTSIDE, REST
 
 SCHEMA_VERSION = 1
 

@@ -5,17 +5,8 @@ from collections.abc import Iterator
 import pytest
 from traced_steps import plain_step, saver, tensor
 
-from tuner.timeline_figure import (
-    HELD,
-    OUTSIDE,
-    REST,
-    RowGroup,
-    common_scales,
-    draw_timeline,
-    figure_height_px,
-    tensor_facts,
-    timeline_data,
-)
+from tuner.timeline_data import HELD, OUTSIDE, REST, RowGroup, common_scales, tensor_facts, timeline_data
+from tuner.timeline_figure import draw_timeline, figure_height_px
 
 DATA = timeline_data(plain_step())
 
