@@ -121,7 +121,7 @@ class PlacementSolver:
         timeline: Must not refuse (``profile.refusal`` is None).
 
     Raises:
-        NotNestedError: The blocks of different lists run by turns.
+        NotNestedError: The blocks of different lists run by turns, or those of a list in forward only.
     """
 
     def __init__(self, choices: SearchChoices, features: PlacementFeatures, timeline: MemoryTimeline) -> None:
@@ -319,6 +319,8 @@ def _nested(
             key = (moment.part, moment.list_index)
             spans[key] = (spans.get(key, (index, index))[0], index)
     order = sorted({list_index for _, list_index in spans}, key=lambda i: spans["forward", i][0])
+    if any(("backward", i) not in spans for i in order):
+        raise NotNestedError("no backward comes to the blocks of a list, as of one that is frozen")
     borders = [spans["forward", i] for i in order] + [spans["backward", i] for i in reversed(order)]
     if any(first <= last_before for (_, last_before), (first, _) in itertools.pairwise(borders)):
         raise NotNestedError("blocks of different lists run by turns")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import made_up
 import numpy as np
 import pytest
@@ -137,15 +139,23 @@ def test_deep_models_are_solved_within_every_cap(lengths: list[int]) -> None:
         assert front.times[point_or_none] <= time + 1e-12
 
 
-def test_lists_that_run_by_turns_are_refused() -> None:
+def solved(change: Callable[[list[Moment], list[Moment]], list[Moment]]) -> PlacementSolver:
+    """Of two lists, with moments made of those of their forward and those of their backward."""
     choices = made_up.made_up_choices([2, 2])
     profile = made_up.made_up_profile(choices, 0)
     steps = []
     for step in profile.steps:
-        forward = [m for m in step.moments if m.part == "forward"]
-        turns = [forward[0], forward[2], forward[1], forward[3]]
-        rest: list[Moment] = [m for m in step.moments if m.part == "backward"]
-        steps.append(type(step)(**{**step.__dict__, "moments": (*turns, *rest)}))
+        forward, backward = ([m for m in step.moments if m.part == part] for part in ("forward", "backward"))
+        steps.append(type(step)(**{**step.__dict__, "moments": tuple(change(forward, backward))}))
     mixed = MemoryProfile(**{**profile.__dict__, "steps": tuple(steps)})
+    return PlacementSolver(choices, PlacementFeatures(choices), MemoryTimeline(mixed))
+
+
+def test_lists_that_run_by_turns_are_refused() -> None:
     with pytest.raises(NotNestedError, match="by turns"):
-        PlacementSolver(choices, PlacementFeatures(choices), MemoryTimeline(mixed))
+        solved(lambda forward, backward: [forward[0], forward[2], forward[1], forward[3], *backward])
+
+
+def test_a_list_without_backward_is_refused() -> None:
+    with pytest.raises(NotNestedError, match="no backward"):
+        solved(lambda forward, backward: [*forward, *(m for m in backward if m.list_index != 0)])
