@@ -13,7 +13,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from runners.measure.allocation_trace import AllocationRecorder
 from runners.measure.flops import flop_formulas
-from runners.workloads.seeding import kept_random_state
 
 _ATEN = torch.ops.aten
 #: Kernels that work element by element, copy or only fill take nothing beside what they return; nor do libraries'
@@ -157,11 +156,15 @@ def _run(operator: Any, given: Any) -> Ran | None:
         return None  # A store of the kernel's own, say, whose size nobody knows: it would read past its end.
     args, kwargs = tree_map(lambda leaf: leaf.made() if is_layout(leaf) else leaf, given, is_leaf=is_layout)
     recorder = AllocationRecorder()
+    # Not by `torch.get_rng_state`, whose states are counted in a dry run.
+    random_state = torch.default_generator.get_state()
     try:
-        with kept_random_state(), recorder.recording(), recorder.interval(_NAME):
+        with recorder.recording(), recorder.interval(_NAME):
             output = operator(*args, **kwargs)
     except Exception:  # noqa: BLE001  # whatever a kernel makes of zeros
         return None
+    finally:
+        torch.default_generator.set_state(random_state)
     trace = recorder.trace()
     gained, _ = trace.within(trace.named(_NAME)[0]).peak()
     tensors = (leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor))
