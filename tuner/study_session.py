@@ -419,11 +419,11 @@ class _Session:
 
     def _measure_unit_costs(self) -> None:
         """Last of all, so that no trial is disturbed; a study is as good without them."""
-        ran = [r.policy.batch.micro_batch_size for r in self._results.values() if r.samples_per_second is not None]
+        ran = [result for result in self._results.values() if result.samples_per_second is not None]
         if self._unit_costs or not ran:
             return
         logger.info("measuring what each block and unit costs to keep and to rebuild")
-        outcome = measure_unit_costs(self._runner, self._config, self._choices, largest=max(ran))
+        outcome = measure_unit_costs(self._runner, self._config, self._choices, ran)
         if isinstance(outcome, str):
             logger.warning("costs of blocks and units: none, since %s", outcome)
         else:

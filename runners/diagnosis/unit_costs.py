@@ -7,60 +7,42 @@ import time
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from itertools import zip_longest
 from typing import Any
 
 import torch
 
 from runners.devices.base import Device
+from runners.diagnosis.ablation_regions import (
+    ablation_placements,
+    keys_of,
+    placement_of,
+    positions_of,
+    region_names,
+    shown_regions,
+)
 from runners.diagnosis.places import Places
 from runners.diagnosis.records import UnitCost
 from runners.diagnosis.step_log import StepLog
+from runners.diagnosis.unit_effort import Effort, effort_of
 from runners.measure.copy_times import HostCopies
 from runners.measure.host_copies import measure_host_copies
 from runners.measure.phases import Phase
 from runners.proof.randomness import seed_everything
 from runners.rig import Rig
 from runners.worker_session import WorkerSession
-from search_spaces.actions import kept_by, units_of
 from search_spaces.choices import BlockListChoices, SearchChoices
 from search_spaces.model_shape import BlockList
-from search_spaces.policy import (
-    BLOCK,
-    OFFLOAD,
-    SEGMENT,
-    UNIT_JOINER,
-    BatchShape,
-    BlockListPlacement,
-    RecomputePolicy,
-    Region,
-)
-from search_spaces.unit_span import is_spans, parse_spans
+from search_spaces.policy import OFFLOAD, BatchShape, RecomputePolicy, Region
 
 #: Steps whose rebuilds are timed under each placement; the figure is their median. Short steps are timed more often,
 #: as long as that takes no more seconds than this for all placements of one size; fewer rounds do where time is short.
 _MIN_ROUNDS, _MAX_ROUNDS, _ROUNDS_S = 3, 9, 3.0
 #: Share of a budget for all sizes that those repetitions may take at one of them.
 _ROUNDS_SHARE = 0.25
-#: A step with recompute takes about as long as so many forward passes.
-_STEP_RATIO = 4
-#: Lists up to this long are measured region by region; of longer ones the first, middle and last of each kind.
-_MOST_LISTED = 16
 
 _Batch = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Effort:
-    """What measuring at one size takes: once, and for each round of timing."""
-
-    once_s: float
-    round_s: float
-
-    def seconds(self, num_rounds: int) -> float:
-        return self.once_s + num_rounds * self.round_s
 
 
 class UnitCostMeter:
@@ -92,9 +74,7 @@ class UnitCostMeter:
         start = time.monotonic()
         plain = self._forward(RecomputePolicy(shape), batch)
         forward_s = time.monotonic() - start
-        num_forwards = 1 + sum(len(set(_keys(of_list, plain).values())) for of_list in self._choices.block_lists)
-        num_placements = len(list(_placements(self._choices)))
-        return Effort(num_forwards * forward_s, _STEP_RATIO * num_placements * forward_s)
+        return effort_of(self._choices, forward_s, plain.inner_kinds)
 
     def measure(
         self, shape: BatchShape, *, min_rounds: int = _MIN_ROUNDS, rounds_s: float = _ROUNDS_S
@@ -111,8 +91,8 @@ class UnitCostMeter:
         costs = []
         for of_list in self._choices.block_lists:
             bytes_of = self._saved_and_moved_bytes(of_list, shape, batch, plain)
-            for region in _shown(of_list, _keys(of_list, plain)):
-                seconds = [times_s[name] for name in _region_names(of_list.blocks, region) if name in times_s]
+            for region in shown_regions(of_list, keys_of(of_list, plain.inner_kinds(of_list.blocks))):
+                seconds = [times_s[name] for name in region_names(of_list.blocks, region) if name in times_s]
                 saved_bytes, moved_bytes = bytes_of[region]
                 if moved_bytes:
                     seconds = [self._host_copies.both_ways_s(moved_bytes)]
@@ -140,18 +120,18 @@ class UnitCostMeter:
     ) -> dict[Region, tuple[int, int]]:
         """What each region keeps less than the plain block, and what it copies to the host."""
         by_kind: dict[Hashable, tuple[int, int]] = {}
-        for region, key in _keys(of_list, plain).items():
+        for region, key in keys_of(of_list, plain.inner_kinds(of_list.blocks)).items():
             if key not in by_kind:
-                positions = _positions(of_list, region)
+                positions = positions_of(of_list, region)
                 everywhere = [replace(region, first=p, last=p + region.num_blocks - 1) for p in positions]
-                policy = RecomputePolicy(shape, (_placement(of_list.blocks, everywhere),), self._preserves_rng)
+                policy = RecomputePolicy(shape, (placement_of(of_list.blocks, everywhere),), self._preserves_rng)
                 self._rig.phases.host_bytes = 0
                 kept = self._forward(policy, batch).num_bytes
                 num_calls = sum(plain.num_calls[of_list.blocks.path, p] for p in positions)
                 num_regions = 0 if region.action == OFFLOAD else max(len(region.unit_names()), 1) * num_calls
                 saved_bytes = plain.num_bytes - kept - num_regions * self._rng_bytes
                 by_kind[key] = saved_bytes, self._rig.phases.host_bytes
-        return {region: by_kind[key] for region, key in _keys(of_list, plain).items()}
+        return {region: by_kind[key] for region, key in keys_of(of_list, plain.inner_kinds(of_list.blocks)).items()}
 
     @cached_property
     def _host_copies(self) -> HostCopies:
@@ -185,7 +165,9 @@ class UnitCostMeter:
         They take turns, so that a busy moment of the machine does not fall on one of them alone.
         """
         rig, device = self._rig, self._session.device
-        policies = [RecomputePolicy(shape, placement, self._preserves_rng) for placement in _placements(self._choices)]
+        policies = [
+            RecomputePolicy(shape, placement, self._preserves_rng) for placement in ablation_placements(self._choices)
+        ]
         clocks = [_RebuildClock(device, rig) for _ in policies]
         start = time.monotonic()
         for number in range(_MAX_ROUNDS):
@@ -235,11 +217,6 @@ class _KeptByForward:
         numbers: dict[Hashable, int] = {}
         keys = (tuple(self._by_block[blocks.path, index]) for index in range(blocks.num_blocks))
         return tuple(numbers.setdefault(key, len(numbers)) for key in keys)
-
-    def kinds(self, blocks: BlockList) -> tuple[int, ...]:
-        """The same with the first and the last block apart, which have other neighbours."""
-        inner = self.inner_kinds(blocks)
-        return (-1, *inner[1:-1], -2) if len(inner) > 1 else inner
 
 
 class _RebuildClock:
@@ -299,103 +276,3 @@ def measure_sizes(
         else:
             left_out.append(shape.micro_batch_size)
     return costs, left_out
-
-
-def _regions(of_list: BlockListChoices) -> Iterator[Region]:
-    """Every region of the ablation: one block each, or one segment; a module's first position stands for all."""
-    blocks = of_list.blocks
-    for action in _actions(of_list):
-        yield from (Region(positions[0], positions[0], action) for positions in of_list.modules)
-    for size in of_list.segment_sizes:
-        if size > 1:
-            whole = Region(0, blocks.num_blocks - 1, SEGMENT, size)
-            yield from (Region(a, b, SEGMENT, b - a + 1) for a, b in whole.segments() if b > a)
-
-
-def _keys(of_list: BlockListChoices, plain: _KeptByForward) -> dict[Region, Hashable]:
-    """Every region, with a key that is equal for those that save alike."""
-    kinds, inner_kinds = plain.kinds(of_list.blocks), plain.inner_kinds(of_list.blocks)
-    keys: dict[Region, Hashable] = {}
-    for region in _regions(of_list):
-        # What a unit keeps depends on nothing outside of its block.
-        alike = inner_kinds if region.unit_names() else kinds
-        keys[region] = (region.action, region.segment_size, alike[region.first : region.last + 1])
-    return keys
-
-
-def _positions(of_list: BlockListChoices, region: Region) -> tuple[int, ...]:
-    """Where the region begins: at each position of the module that it is of."""
-    if region.action == SEGMENT:
-        return (region.first,)
-    return next(positions for positions in of_list.modules if positions[0] == region.first)
-
-
-def _actions(of_list: BlockListChoices) -> list[str]:
-    """Each unit, units joined as the search joins them, what it keeps of operators, and the whole block."""
-    units = sorted(of_list.blocks.unit_names)
-    joined = [action for action in of_list.actions if len(units_of(action)) > 1] or [
-        UNIT_JOINER.join(group) for group in _apart(of_list.blocks) if len(group) > 1
-    ]
-    moved = [OFFLOAD] if OFFLOAD in of_list.actions else []
-    return [*units, *joined, *filter(kept_by, of_list.actions), *moved, BLOCK]
-
-
-def _apart(blocks: BlockList) -> list[list[str]]:
-    """The units in as few groups as need be, so that no two of a group share a part of the block."""
-    groups: list[list[str]] = []
-    for unit in sorted(blocks.unit_names):
-        sharing = {name for pair in blocks.overlaps if unit in pair for name in pair}
-        group = next((group for group in groups if not sharing.intersection(group)), None)
-        if group is None:
-            groups.append([unit])
-        else:
-            group.append(unit)
-    return groups
-
-
-def _shown(of_list: BlockListChoices, keys: Mapping[Region, Hashable]) -> Iterator[Region]:
-    """All regions of a short list; of a long one the first, middle and last of those that save alike."""
-    alike: defaultdict[Hashable, list[Region]] = defaultdict(list)
-    for region, key in keys.items():
-        alike[key].append(region)
-    for regions in alike.values():
-        if of_list.blocks.num_blocks <= _MOST_LISTED:
-            yield from regions
-        else:
-            yield from dict.fromkeys((regions[0], regions[len(regions) // 2], regions[-1]))
-
-
-def _placements(choices: SearchChoices) -> Iterator[tuple[BlockListPlacement, ...]]:
-    """Few placements of all lists at once that hold each region of the ablation."""
-    lists = choices.block_lists
-    groups = [[UNIT_JOINER.join(group) for group in _apart(of_list.blocks)] for of_list in lists]
-    kept = [list(filter(kept_by, of_list.actions)) for of_list in lists]
-    for turn in zip_longest(*([*of_units, *of_kept] for of_units, of_kept in zip(groups, kept, strict=True))):
-        yield tuple(_everywhere(of_list.blocks, action or BLOCK) for of_list, action in zip(lists, turn, strict=True))
-    yield tuple(_everywhere(of_list.blocks, BLOCK) for of_list in lists)
-    for size in sorted({size for of_list in lists for size in of_list.segment_sizes if size > 1}):
-        yield tuple(_everywhere(of_list.blocks, SEGMENT, size) for of_list in lists if size in of_list.segment_sizes)
-
-
-def _everywhere(blocks: BlockList, action: str, segment_size: int | None = None) -> BlockListPlacement:
-    return _placement(blocks, [Region(0, blocks.num_blocks - 1, action, segment_size)])
-
-
-def _placement(blocks: BlockList, regions: Sequence[Region]) -> BlockListPlacement:
-    return BlockListPlacement(blocks.path, blocks.num_blocks, blocks.units, tuple(regions))
-
-
-def _region_names(blocks: BlockList, region: Region) -> Iterator[str]:
-    """As the recompute regions call themselves."""
-    first = f"{blocks.path}.{region.first}"
-    if region.action == SEGMENT:
-        yield f"{first} to {blocks.path}.{region.last}"
-    elif region.action == BLOCK:
-        yield first
-    elif region.keep:
-        yield f"{first} {region.action}"
-    else:
-        paths = dict(blocks.units)
-        for unit in region.unit_names():
-            spans = parse_spans(paths[unit]) if is_spans(paths[unit]) else [paths[unit]]
-            yield from (f"{first}.{part}" for part in spans)

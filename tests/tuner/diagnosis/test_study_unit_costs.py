@@ -38,7 +38,7 @@ class MeasuringRunner(ReplayRunner):
 
 @pytest.fixture
 def search(write_search: WriteSearch) -> Path:
-    return write_search(search={"num_trials": 4, "time_limit": "100s", "sampler": "grid"})
+    return write_search(search={"num_trials": 4, "time_limit": "200s", "sampler": "grid"})
 
 
 def test_a_study_measures_them_once_at_its_end(search: Path) -> None:
@@ -61,7 +61,7 @@ def test_they_take_a_small_part_of_its_time(search: Path) -> None:
     run(search, runner=runner)
     (spec,) = runner.asked
     assert spec.only_unit_costs
-    assert spec.budget_s == pytest.approx(3.0)
+    assert spec.budget_s == pytest.approx(6.0)
 
 
 def test_a_resumed_study_keeps_them(search: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_resumed_study_keeps_them(search: Path) -> None:
         (Diagnosis(failure="the worker was lost"), "the worker was lost"),
         (
             Diagnosis(sizes_left_out=(2, 1)),
-            "no micro-batch size could be measured within 3.0 s, 3% of search.time_limit; raise it, or see `tune "
+            "no micro-batch size could be measured within 6.0 s, 3% of search.time_limit; raise it, or see `tune "
             "check`",
         ),
     ],
@@ -92,6 +92,22 @@ def test_a_study_is_finished_without_them(
     assert outcome.results.status == "finished"
     assert outcome.results.unit_costs == []
     assert f"costs of blocks and units: none, since {reason}" in caplog.messages
+
+
+@pytest.mark.parametrize(
+    "forward_time_s, num_asked", [(0.3, 0), (0.03, 1), (None, 1)], ids=["long", "short", "unknown"]
+)
+def test_no_process_is_started_where_the_trials_tell_that_the_time_is_too_short(
+    write_search: WriteSearch, forward_time_s: float | None, num_asked: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def outcome(spec: TrialSpec) -> TrialResult:
+        return measure(spec).model_copy(update={"forward_time_s": forward_time_s})
+
+    runner = MeasuringRunner(outcome)
+    with caplog.at_level(logging.WARNING):
+        run(write_search(search={"num_trials": 4, "time_limit": "30s", "sampler": "grid"}), runner=runner)
+    assert len(runner.asked) == num_asked
+    assert any("could be measured within 0.9 s" in message for message in caplog.messages) is (num_asked == 0)
 
 
 def test_sizes_for_which_there_was_no_room_are_not_asked_for(search: Path) -> None:
