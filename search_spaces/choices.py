@@ -254,8 +254,12 @@ class SearchChoices:
         return why_not_compiled(action, dict(blocks.units)) if reason is None and self.compile is not None else reason
 
     def notes(self) -> tuple[str, ...]:
-        """What the user asked for and a list cannot do, one sentence each."""
-        return tuple(note for blocks in self.shape.block_lists for note in self._notes_on(blocks))
+        """What the user asked for and lists cannot do, one sentence for those of which the same is true."""
+        paths: dict[str, list[str]] = {}
+        for blocks in self.shape.block_lists:
+            for note in self._notes_on(blocks):
+                paths.setdefault(note, []).append(blocks.path)
+        return tuple(f"{', '.join(of_note)}: {note}" for note, of_note in paths.items())
 
     def _notes_on(self, blocks: BlockList) -> Iterator[str]:
         without_unit = []
@@ -266,19 +270,19 @@ class SearchChoices:
             if reason is not None and _missing_units(action, blocks):
                 without_unit.append(action)
             elif reason is not None:
-                yield f"{blocks.path}: action {action} is not tried: {reason}."
+                yield f"action {action} is not tried: {reason}."
         if without_unit:
             missing = dict.fromkeys(unit for action in without_unit for unit in _missing_units(action, blocks))
             yield (
-                f"{blocks.path}: {_counted('action', without_unit)} {'is' if len(without_unit) == 1 else 'are'} not "
-                f"tried: its blocks have no {_counted('unit', list(missing))} "
+                f"{_counted('action', without_unit)} {'is' if len(without_unit) == 1 else 'are'} not tried: the blocks "
+                f"have no {_counted('unit', list(missing))} "
                 f"(units: {', '.join(blocks.unit_names) or NONE})."
             )
         above = [size for size in self.segment_sizes or () if size > blocks.num_blocks]
         if above and self._for_list(blocks).segment_sizes:
             yield (
-                f"{blocks.path}: segments of {', '.join(map(str, sorted(above)))} blocks are one segment over the "
-                f"whole list, which has {blocks.num_blocks}."
+                f"segments of {', '.join(map(str, sorted(above)))} blocks are one segment over the whole list, which "
+                f"has {blocks.num_blocks}."
             )
 
 
@@ -328,7 +332,7 @@ def why_impossible(action: str, blocks: BlockList) -> str | None:
     missing = _missing_units(action, blocks)
     if not missing:
         return _overlap(action, blocks)
-    return f"its blocks have no unit {missing[0]} (units: {', '.join(blocks.unit_names) or NONE})"
+    return f"the blocks have no unit {missing[0]} (units: {', '.join(blocks.unit_names) or NONE})"
 
 
 def _missing_units(action: str, blocks: BlockList) -> list[str]:

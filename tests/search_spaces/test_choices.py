@@ -66,13 +66,22 @@ def test_segments_longer_than_the_list_are_one_group_and_said_once() -> None:
 
 def test_a_unit_that_no_block_has_is_said() -> None:
     choices = search(BlockList("h", "Block", 4, UNITS), actions=("none", "moe"))
-    assert choices.notes() == ("h: action moe is not tried: its blocks have no unit moe (units: attention, mlp).",)
+    assert choices.notes() == ("h: action moe is not tried: the blocks have no unit moe (units: attention, mlp).",)
 
 
-def test_units_that_no_block_has_are_one_line_per_list() -> None:
+def test_lists_of_which_the_same_is_true_share_a_line() -> None:
+    blocks = [BlockList(path, "Block", 2) for path in ("layer1", "layer2")]
+    choices = search(*blocks, BlockList("h", "Block", 2, UNITS), actions=("none", "moe"))
+    assert choices.notes() == (
+        "layer1, layer2: action moe is not tried: the blocks have no unit moe (units: none).",
+        "h: action moe is not tried: the blocks have no unit moe (units: attention, mlp).",
+    )
+
+
+def test_units_that_no_block_has_are_one_line() -> None:
     choices = search(BlockList("h", "Block", 4), actions=("none", "attention", "mlp", "attention+mlp"))
     assert choices.notes() == (
-        "h: actions attention, mlp and attention+mlp are not tried: its blocks have no units attention and mlp (units: "
+        "h: actions attention, mlp and attention+mlp are not tried: the blocks have no units attention and mlp (units: "
         "none).",
     )
 
