@@ -307,7 +307,7 @@ def _no_answer(results: StudyResults) -> Iterable[str]:
     if fitting:
         yield f"No feasible placement within {cap}: {len(fitting)} fit, but none is proven to train the same model."
         yield f"Trial {fitting[0].number}: {fitting[0].infeasible_reason}."
-        if all(trial.verification and trial.verification.split_verdict is Verdict.MISMATCH for trial in fitting):
+        if all(_divides_wrongly(trial) and trial.gradient_accumulation_steps > 1 for trial in fitting):
             undivided = fitting[0].micro_batch_size * fitting[0].gradient_accumulation_steps
             yield (
                 "All of them divide the batch. What keeps it whole was not among them: search that alone with "
@@ -322,12 +322,18 @@ def _no_answer(results: StudyResults) -> Iterable[str]:
             f"(trial {least.number}, {least.policy_summary}), and the cap is {cap}."
         )
         yield _GO_ON if is_early else _WHAT_MAKES_ROOM
+        if all(_divides_wrongly(trial) for trial in measured):
+            yield f"More room alone will not do: trial {least.number}, as all others: {least.infeasible_reason}."
     elif num_out_of_memory:
         yield f"No placement is feasible: {num_out_of_memory} ran out of memory, none could be measured within {cap}."
         yield _WHAT_MAKES_ROOM
     else:
         first = results.trials[0]
         yield f"No trial could be measured; the first one: {first.status.value}, {first.reason}."
+
+
+def _divides_wrongly(trial: TrialRecord) -> bool:
+    return trial.verification is not None and trial.verification.split_verdict is Verdict.MISMATCH
 
 
 def _ties_with(results: StudyResults, winner: TrialRecord, trial: TrialRecord) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
+
+import torch.distributed as dist
 
 from runners.devices.base import Device
 from runners.parallel.ranks import Ranks
@@ -31,7 +34,8 @@ def on_first_rank(ranks: Ranks, device: Device, run: Callable[[], T]) -> T | Non
     failure: FirstRankError | None = None
     if ranks.rank == 0:
         try:
-            result = run()
+            with without_group():
+                result = run()
         except Exception as error:  # noqa: BLE001  # all ranks must hear of it, whatever it is
             text = f"{type(error).__name__}: {' '.join(str(error).split())}"
             failure = FirstRankError(text, is_out_of_memory=device.is_out_of_memory(error))
@@ -39,3 +43,18 @@ def on_first_rank(ranks: Ranks, device: Device, run: Callable[[], T]) -> T | Non
     if heard is not None:
         raise FirstRankError(heard[0], is_out_of_memory=heard[1])
     return result
+
+
+@contextmanager
+def without_group() -> Iterator[None]:
+    """Within the context torch knows of no process group, as in a process of its own.
+
+    A model that asks the other ranks in its forward pass (`SyncBatchNorm`, a loss over gathered features) would wait
+    for ever for those that do not run it.
+    """
+    world = dist.group.WORLD
+    dist.group.WORLD = None
+    try:
+        yield
+    finally:
+        dist.group.WORLD = world

@@ -20,11 +20,16 @@ def explain_split(
     *,
     whole_loss: float,
     loss_of_part: Callable[[Mapping[str, Any]], float],
+    num_ranks: int = 1,
 ) -> str | None:
     """One clause that says which property of the model or data makes division change the training; None if unknown."""
     normalized = _batch_statistics(model)
     if normalized is not None:
-        return f"{normalized} normalizes over the samples of one micro-batch"
+        name, is_shared = normalized
+        text = f"{name} normalizes over the samples of one micro-batch"
+        if num_ranks > 1 and not is_shared:
+            text += " on one rank, where torch.nn.SyncBatchNorm takes those of all ranks"
+        return text
     part_losses = [loss_of_part(part) for part in micro_batches]
     if _is_close(sum(part_losses), whole_loss):
         return (
@@ -45,10 +50,11 @@ def _is_close(loss: float, whole_loss: float) -> bool:
     return abs(loss - whole_loss) <= _CLOSE * max(abs(whole_loss), 1e-8)
 
 
-def _batch_statistics(model: nn.Module) -> str | None:
+def _batch_statistics(model: nn.Module) -> tuple[str, bool] | None:
+    """The first module that normalizes over a batch, and whether it does so over all ranks."""
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
-            return str(name)
+            return str(name), isinstance(module, nn.SyncBatchNorm)
     return None
 
 

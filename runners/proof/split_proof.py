@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from runners.parallel.first_rank import FirstRankError, on_first_rank
+from runners.parallel.first_rank import FirstRankError, on_first_rank, without_group
 from runners.parallel.ranks import Ranks
 from runners.proof.batch_split import UnsplittableBatchError, split_batch
 from runners.proof.compare import Difference, compare_records, first_not_finite, split_tolerance
@@ -171,7 +171,7 @@ def _compare(
         undivided, unsilenced = whole_run
         tokens = f" of {sequence_length} tokens" if setup.spec.shorter_sequence_lengths else ""
         finding = _judge(
-            setup.alone(),
+            setup,
             parts,
             undivided,
             divided,
@@ -299,7 +299,7 @@ def _silent_run(
 
 
 def _why_it_differs(setup: ProofSetup, parts: list[dict[str, Any]], whole_loss: float) -> str | None:
-    rig = setup.fresh_rig()
+    rig = setup.alone().fresh_rig()
 
     def loss_of_part(part: Mapping[str, Any]) -> float:
         setup.seed_alike()
@@ -307,8 +307,10 @@ def _why_it_differs(setup: ProofSetup, parts: list[dict[str, Any]], whole_loss: 
         rig.step.drop_gradients()
         return loss
 
-    with silenced():
-        return explain_split(rig.model, parts, whole_loss=whole_loss, loss_of_part=loss_of_part)
+    with silenced(), without_group():
+        return explain_split(
+            rig.model, parts, whole_loss=whole_loss, loss_of_part=loss_of_part, num_ranks=setup.ranks.size
+        )
 
 
 def _no_proof(reason: str) -> SplitFinding:

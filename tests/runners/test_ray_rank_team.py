@@ -106,6 +106,16 @@ class TestTwoRanks:
         assert result.verification.split_verdict is Verdict.MISMATCH
         assert result.verification.recompute_verdict is Verdict.MATCH
 
+    @pytest.mark.parametrize("micro, verdict", [(4, Verdict.MATCH), (2, Verdict.MISMATCH)], ids=["whole", "divided"])
+    def test_a_model_whose_ranks_ask_each_other_in_forward_is_compared_with_one_process(
+        self, runner: RayRunner, trials: Trials, micro: int, verdict: Verdict
+    ) -> None:
+        result = run(runner, spec_of(trials("ranks.py:pooled"), micro=micro))
+        assert (result.status, result.reason) == (TrialStatus.COMPLETED, None)
+        assert result.verification is not None
+        assert result.verification.recompute_verdict is Verdict.MATCH
+        assert result.verification.split_verdict is verdict
+
     def test_a_model_that_no_rank_can_hold_is_inspected_measured_and_proven(
         self, runner: RayRunner, trials: Trials
     ) -> None:

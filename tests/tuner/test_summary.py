@@ -147,6 +147,20 @@ def test_a_model_that_minds_division_is_told_to_keep_its_batch_whole() -> None:
     assert len(both) == 2
 
 
+def test_room_is_not_promised_to_help_where_every_division_is_wrong() -> None:
+    divided = MISMATCH.model_copy(update={"split_verdict": Verdict.MISMATCH})
+    said = sentences(trial(0, verification=divided), trial(1, "block", 1, verification=divided), cap_bytes=5 * MIB)
+    assert said[2] == (
+        "More room alone will not do: trial 1, as all others: it trains another model: grad of h.0.mlp differs."
+    )
+    assert len(sentences(trial(0), trial(1, "block", 1, verification=divided), cap_bytes=5 * MIB)) == 2
+
+
+def test_a_division_over_ranks_alone_is_not_told_to_keep_its_batch_whole() -> None:
+    divided = MISMATCH.model_copy(update={"split_verdict": Verdict.MISMATCH})
+    assert len(sentences(trial(0), trial(1, "block", verification=divided))) == 2
+
+
 def test_everything_runs_out_of_memory() -> None:
     trials = [failure(n, TrialStatus.OUT_OF_MEMORY, "no room", size=n) for n in (1, 2)]
     assert sentences(*trials)[0] == (

@@ -82,10 +82,12 @@ class NothingToGain:
         gain: Expected share of the best one's time that the best untried candidate would save; None where no candidate
             is left at all.
         front_covered: Share of the predicted front's hypervolume that what was measured covers.
+        avoids: Whether candidates were left out for what they share with trials that went wrong.
     """
 
     gain: float | None
     front_covered: float
+    avoids: bool = False
 
 
 @dataclass
@@ -131,7 +133,7 @@ class PolicyProposer:
         candidates, of_each, rows = self._within_cap([model.mean_weights(), *draws], corrections, tried, is_taken)
         measured = _Measured.of(self.features, tried)
         if not len(rows):
-            return NothingToGain(None, 1.0)
+            return NothingToGain(None, 1.0, avoids=any(self._blamed(tried)))
         times = _Times(candidates, rows, measured, model.mean_weights(), draws, generator)
         # With few trials a winner matters most. Later the front has its turn as well: on a noisy machine there is
         # always a candidate that might win.
@@ -141,7 +143,7 @@ class PolicyProposer:
         if winner is not None and not front_first:
             return self._next(winner, "win", model, tried)
         if not measured.has_feasible:
-            return NothingToGain(None, 1.0)
+            return NothingToGain(None, 1.0, avoids=any(self._blamed(tried)))
         expected_peaks = candidates.peaks_bytes[rows] * np.array([of_each[row].ratio for row in rows])
         covered, point = self._front_point(candidates, rows, times, expected_peaks, measured, is_taken)
         if point is not None:

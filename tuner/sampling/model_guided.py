@@ -64,7 +64,8 @@ class ModelGuidedSampler(PolicySampler):
 
 def _reason(answer: NothingToGain) -> str:
     if answer.gain is None:
-        return "no untried placement is predicted to fit under the cap"
+        shared = " without an action or a micro-batch size that only went wrong" if answer.avoids else ""
+        return f"no untried placement{shared} is predicted to fit under the cap"
     return (
         f"no further trial is expected to gain: the most promising untried placement would save {answer.gain:.1%} of a "
         f"step, and the measured front covers {answer.front_covered:.1%} of the predicted one"

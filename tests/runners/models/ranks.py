@@ -8,8 +8,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from resources import FAILURES
-from stack import Block, Stack
+from stack import Block, Stack, Unit
+from torch import nn
 from torch._subclasses import FakeTensor
+from torch.distributed.nn.functional import all_reduce
 from torch.distributed.tensor import DTensor
 
 
@@ -44,6 +46,22 @@ class Forgetful(Stack):
 
 def forgetful() -> Stack:
     return Forgetful()
+
+
+class PooledNorm(nn.Module):
+    """Normalizes over the samples of all ranks, as `SyncBatchNorm` does where there is an accelerator."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        moments = torch.stack([x.mean(0), x.square().mean(0)])
+        if dist.is_initialized():
+            moments = all_reduce(moments) / dist.get_world_size()
+        mean, square = moments
+        return (x - mean) / (square - mean.square() + 1e-3).sqrt()
+
+
+def pooled() -> Stack:
+    """Its statistics are those of the whole batch as long as no rank divides its part of it any further."""
+    return Stack(Block(attn=Unit(between=PooledNorm())) for _ in range(2))
 
 
 class WaitingRank(Stack):

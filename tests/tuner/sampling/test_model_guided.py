@@ -339,6 +339,9 @@ def test_one_wrong_division_is_enough_where_the_whole_batch_fits(whole_fits: boo
             result = result.model_copy(update={"verification": wrong})
         device.tell(study, result)
     assert len(divided) == (1 if whole_fits else 2)
+    if not whole_fits:
+        with pytest.raises(NoGainExpected, match="micro-batch size that only went wrong is predicted to fit"):
+            study.ask()
 
 
 @pytest.mark.parametrize("seed", range(5))
