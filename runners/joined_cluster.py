@@ -10,6 +10,7 @@ import ray
 from ray.exceptions import RayError
 
 from runners.base import RunnerError
+from runners.ray_notices import keep_off_stdout
 
 #: Seconds until an address that nobody answers on is given up.
 _CONNECT_TIMEOUT_S = 5.0
@@ -30,6 +31,7 @@ def join_cluster(address: str) -> None:
     """
     if address != "auto":
         _check_answers(address)
+    keep_off_stdout()
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     # Other releases of Ray or Python there are a RuntimeError, a client that is not installed a ValueError.

@@ -12,6 +12,7 @@ import ray
 import ray._private.ray_constants as ray_constants
 
 from runners.base import RunnerError
+from runners.ray_notices import keep_off_stdout
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ def start_private_cluster() -> None:
     # a token once per process, so this one stays.
     os.environ.setdefault(_TOKEN_VARIABLE, secrets.token_hex(32))
     with _on_loopback_only(), _one_line_if_late():
+        keep_off_stdout()
         ray.init(
             # "local" always starts a new cluster: neither RAY_ADDRESS nor a left-over address file is looked at.
             address="local",
