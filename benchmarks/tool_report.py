@@ -14,6 +14,9 @@ from runners.measure.spread import Center
 _MIB = 2**20
 #: A difference within this many standard errors is none.
 _ERRORS_OF_A_TIE = 2.0
+#: Steps of each setting from which a difference is told at all. The best of some twenty settings is picked by the same
+#: steps that it is then judged by, and of a few steps luck picks it.
+_FEWEST_STEPS = 8
 
 
 @dataclass(frozen=True)
@@ -50,15 +53,22 @@ class Measured:
 
 @dataclass(frozen=True)
 class Versus:
-    """Our best setting within a cap beside the best of all others: how many times as fast it is."""
+    """Our best setting within a cap beside the best of all others: how many times as fast it is.
+
+    Attributes:
+        num_steps: That each took.
+    """
 
     cap: float
     ours: Measured
     other: Measured
     speed: Center
+    num_steps: int
 
     @property
     def outcome(self) -> str:
+        if self.num_steps < _FEWEST_STEPS:
+            return f"no verdict from {self.num_steps} steps"
         difference = self.speed.value - 1
         if not abs(difference) > _ERRORS_OF_A_TIE * self.speed.standard_error:
             return "as fast within the spread"

@@ -100,7 +100,8 @@ class Comparison:
             ours = best_within([each for each in measured if each.tool == OURS], cap)
             other = best_within([each for each in measured if each.tool != OURS], cap)
             if ours is not None and other is not None:
-                pairs.append(Versus(cap, ours, other, self._record.speed(ours.name, other.name)))
+                speed = self._record.speed(ours.name, other.name)
+                pairs.append(Versus(cap, ours, other, speed, len(self._record.rounds)))
         return pairs
 
     def search_s(self) -> float:

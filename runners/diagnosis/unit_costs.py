@@ -90,10 +90,11 @@ class UnitCostMeter:
         times_s = self._rebuild_times(shape, batch, min_rounds, rounds_s)
         costs = []
         for of_list in self._choices.block_lists:
-            bytes_of = self._saved_and_moved_bytes(of_list, shape, batch, plain)
-            for region in shown_regions(of_list, keys_of(of_list, plain.inner_kinds(of_list.blocks))):
+            keys = keys_of(of_list, plain.inner_kinds(of_list.blocks))
+            bytes_of = self._saved_and_moved_bytes(of_list, keys, shape, batch, plain)
+            for region in shown_regions(of_list, keys):
                 seconds = [times_s[name] for name in region_names(of_list.blocks, region) if name in times_s]
-                saved_bytes, moved_bytes = bytes_of[region]
+                saved_bytes, moved_bytes = bytes_of[keys[region]]
                 if moved_bytes:
                     seconds = [self._host_copies.both_ways_s(moved_bytes)]
                 if seconds:  # Without a rebuild nothing was recomputed: no gradient flows there, or it is not called.
@@ -116,12 +117,17 @@ class UnitCostMeter:
         return batch
 
     def _saved_and_moved_bytes(
-        self, of_list: BlockListChoices, shape: BatchShape, batch: _Batch, plain: _KeptByForward
-    ) -> dict[Region, tuple[int, int]]:
-        """What each region keeps less than the plain block, and what it copies to the host."""
-        by_kind: dict[Hashable, tuple[int, int]] = {}
-        for region, key in keys_of(of_list, plain.inner_kinds(of_list.blocks)).items():
-            if key not in by_kind:
+        self,
+        of_list: BlockListChoices,
+        keys: Mapping[Region, Hashable],
+        shape: BatchShape,
+        batch: _Batch,
+        plain: _KeptByForward,
+    ) -> dict[Hashable, tuple[int, int]]:
+        """What a region of each key keeps less than the plain block, and what it copies to the host."""
+        by_key: dict[Hashable, tuple[int, int]] = {}
+        for region, key in keys.items():
+            if key not in by_key:
                 positions = positions_of(of_list, region)
                 everywhere = [replace(region, first=p, last=p + region.num_blocks - 1) for p in positions]
                 policy = RecomputePolicy(shape, (placement_of(of_list.blocks, everywhere),), self._preserves_rng)
@@ -130,8 +136,8 @@ class UnitCostMeter:
                 num_calls = sum(plain.num_calls[of_list.blocks.path, p] for p in positions)
                 num_regions = 0 if region.action == OFFLOAD else max(len(region.unit_names()), 1) * num_calls
                 saved_bytes = plain.num_bytes - kept - num_regions * self._rng_bytes
-                by_kind[key] = saved_bytes, self._rig.phases.host_bytes
-        return {region: by_kind[key] for region, key in keys_of(of_list, plain.inner_kinds(of_list.blocks)).items()}
+                by_key[key] = saved_bytes, self._rig.phases.host_bytes
+        return by_key
 
     @cached_property
     def _host_copies(self) -> HostCopies:

@@ -28,7 +28,7 @@ def test_the_fastest_setting_within_a_cap_stands_for_its_tool() -> None:
 
 def test_the_page_shows_each_tool_under_each_cap_and_what_could_not_run() -> None:
     setup = Setup("2 cores", 9, "Two searches.", 600.0)
-    versus = [Versus(0.9, OURS, PLAIN, Center(0.9, 0.02))]
+    versus = [Versus(0.9, OURS, PLAIN, Center(0.9, 0.02), 9)]
     failures = [Failure("Rockmate", "ImportError: x")]
     text = page([PLAIN, OURS, SLOWER], (0.9, 0.4), versus, failures, {"ours": 70.4}, setup)
     assert "| tool | 90% | 40% | search |" in text
@@ -50,7 +50,11 @@ def test_the_page_shows_each_tool_under_each_cap_and_what_could_not_run() -> Non
     ],
 )
 def test_a_difference_counts_from_two_standard_errors_on(speed: float, error: float, outcome: str) -> None:
-    assert Versus(0.9, OURS, PLAIN, Center(speed, error)).outcome == outcome
+    assert Versus(0.9, OURS, PLAIN, Center(speed, error), 9).outcome == outcome
+
+
+def test_a_few_steps_give_no_verdict() -> None:
+    assert Versus(0.9, OURS, PLAIN, Center(0.4, 0.1), 3).outcome == "no verdict from 3 steps"
 
 
 def test_the_front_leaves_out_what_another_setting_beats() -> None:
