@@ -27,13 +27,15 @@ _NUM_DRAWS = 32
 LEAST_GAIN = 0.003
 #: The same, per relative standard error of what was measured.
 _LEAST_GAIN_PER_NOISE = 0.2
-#: Trials that look for a winner only; after them three of four fill the front.
+#: Trials that look for a winner only; after them one of four does, and the others fill the front.
 _NUM_WINNER_TRIALS = 9
 #: But up to so many trials a candidate that is expected to save such a share of the best one's time comes first.
 _NUM_HOPEFUL_TRIALS, _HOPEFUL_GAIN = 15, 0.008
+#: After so many no turn is the winner's where measured times have no larger relative standard error than this.
+_LITTLE_NOISE = 0.015
 #: Shares of the predicted front's hypervolume: points are planned for the first one that is not reached, since the
 #: fewest points for a modest goal are not among the fewest for a high one. At the last the front counts as covered.
-FRONT_GOALS = (0.992, 0.997)
+FRONT_GOALS = (0.995, 0.998)
 
 
 @dataclass(frozen=True)
@@ -135,12 +137,8 @@ class PolicyProposer:
         if not len(rows):
             return NothingToGain(None, 1.0, avoids=any(self._blamed(tried)))
         times = _Times(candidates, rows, measured, model.mean_weights(), draws, generator)
-        # With few trials a winner matters most. Later the front has its turn as well: on a noisy machine there is
-        # always a candidate that might win.
         gain, winner = self._likely_winner(candidates, rows, times, measured, is_taken)
-        is_hopeful = gain >= _HOPEFUL_GAIN and len(tried) < _NUM_HOPEFUL_TRIALS
-        front_first = len(tried) >= _NUM_WINNER_TRIALS and len(tried) % 4 != 0 and not is_hopeful
-        if winner is not None and not front_first:
+        if winner is not None and _is_turn_of_winner(len(tried), gain, measured.relative_noise()):
             return self._next(winner, "win", model, tried)
         if not measured.has_feasible:
             return NothingToGain(None, 1.0, avoids=any(self._blamed(tried)))
@@ -319,6 +317,17 @@ class PolicyProposer:
             if trial.split_verdict is Verdict.MISMATCH:
                 bad_batches.add(self.features.batch_index(trial.policy))
         return bad_labels - good_labels, bad_batches
+
+
+def _is_turn_of_winner(num_trials: int, gain: float, relative_noise: float) -> bool:
+    """Whether the next trial looks for a winner and not for the front.
+
+    With few trials a winner matters most. Later the front has most turns: there is always a candidate that might win,
+    by luck where times are noisy, and by what no sum of costs tells where they are not.
+    """
+    if num_trials < _NUM_WINNER_TRIALS or (gain >= _HOPEFUL_GAIN and num_trials < _NUM_HOPEFUL_TRIALS):
+        return True
+    return num_trials % 4 == 0 and (relative_noise > _LITTLE_NOISE or num_trials < _NUM_HOPEFUL_TRIALS)
 
 
 @dataclass(frozen=True)
