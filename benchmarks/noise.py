@@ -32,7 +32,7 @@ from runners.ray_runner import RayRunner, RayRunnerOptions
 from runners.trial import MeasurementSpec, PlayoffSpec, TrialResult, TrialSpec, WorkloadSpec
 from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy, Region
 from tuner.objective import Objective
-from tuner.pareto import compare
+from tuner.pareto import Standings, compare
 from tuner.playoff import playoff_entrants, run_playoff
 from tuner.single_trial import run_single_trial
 from tuner.speed_ratio import STANDARD_ERRORS_OF_A_TIE, Playoff, Ratio
@@ -204,9 +204,10 @@ def _try(runner: TrialRunner, pair: Pair, truth: float, *, swapped: bool) -> Try
         results[number] = run_single_trial(runner, _spec(number, policies[number]))
         if results[number].relative_speed is None:
             raise SystemExit(f"noise: trial of {policies[number].summary()} failed: {results[number].reason}")
-    trials = list(results.values())
-    objective = Objective(memory_cap_bytes=2**40, proof_required=False)
-    entrants = playoff_entrants(trials, objective, baseline_key="")
+    standings = Standings(Objective(memory_cap_bytes=2**40, proof_required=False))
+    for result in results.values():
+        standings.add(result)
+    entrants = playoff_entrants(standings, None)
     playoff = None
     if len(entrants) > 1:
         playoff = run_playoff(runner, entrants, WORKLOAD, time_limit_s=4 * _TIMEOUT_S, timeout_s=_TIMEOUT_S)

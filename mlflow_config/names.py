@@ -30,13 +30,8 @@ HFU = "hfu"
 PEAK_MEMORY_BYTES = "peak_memory_bytes"
 PEAK_ALLOCATED_BYTES = "peak_allocated_bytes"
 PEAK_RESERVED_BYTES = "peak_reserved_bytes"
-MEMORY_PARAMETERS_BYTES = "memory_bytes.parameters"
-MEMORY_GRADIENTS_BYTES = "memory_bytes.gradients"
-MEMORY_OPTIMIZER_STATES_BYTES = "memory_bytes.optimizer_states"
-MEMORY_BUFFERS_BYTES = "memory_bytes.buffers"
-MEMORY_ACTIVATIONS_BYTES = "memory_bytes.activations"
-MEMORY_TEMPORARY_BYTES = "memory_bytes.temporary"
-PEAK_RANK = "peak_rank"
+#: What each kind holds at the peak begins with it: `memory_bytes.activations` and so on.
+MEMORY_BYTES = "memory_bytes"
 #: What ranks sent each other begins with it: `communication.all_gather.calls` and so on.
 COMMUNICATION = "communication"
 STAGE_PEAK_MEMORY_BYTES = "stage_peak_memory_bytes"
@@ -52,7 +47,6 @@ VERIFICATION_NUM_STEPS = "verification.num_steps"
 WALL_TIME_S = "wall_time_s"
 
 # Parameters of a trial.
-POLICY = "policy"
 POLICY_KEY = "policy_key"
 POLICY_SUMMARY = "policy_summary"
 MICRO_BATCH_SIZE = "micro_batch_size"

@@ -100,24 +100,12 @@ class StudyRecorder:
         """MLflow's id of the study's run; known once opened."""
         return self._study_run.run_id
 
-    def recorded_trials(self) -> frozenset[int]:
-        """Numbers of the trials whose runs are complete; all others can still be recorded."""
-        self._trial_runs()
-        return frozenset(self._recorded)
-
     def is_recorded(self, trial_number: int) -> bool:
-        """True where the trial's run is complete."""
+        """True where the trial's run is complete; all others can still be recorded."""
         self._trial_runs()
         return trial_number in self._recorded
 
-    def start_trial(
-        self,
-        trial_number: int,
-        *,
-        name: str,
-        tags: Mapping[str, TagValue] | None = None,
-        started_at_s: float | None = None,
-    ) -> None:
+    def start_trial(self, trial_number: int, *, name: str, started_at_s: float | None = None) -> None:
         """Shows the trial as running. Optional: a trial that was not started is recorded all the same.
 
         Args:
@@ -127,7 +115,7 @@ class StudyRecorder:
         run = self._trial_runs().get(trial_number)
         if run is None:
             started_at_ms = _now_ms() if started_at_s is None else _ms(started_at_s)
-            self._create_trial_run(trial_number, name=name, tags=entries(tags=tags).tags, start_time_ms=started_at_ms)
+            self._create_trial_run(trial_number, name=name, tags={}, start_time_ms=started_at_ms)
         elif trial_number not in self._recorded:
             self._store.set_status(run, RUNNING)
 

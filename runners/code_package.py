@@ -33,7 +33,6 @@ class CodePackage:
     folder: str
     left_out: tuple[str, ...]
     digest: str
-    num_files: int
     num_bytes: int
     archive: bytes
 
@@ -66,22 +65,20 @@ def pack_code(folder: Path, *, leave_out: Sequence[Path] = ()) -> CodePackage:
             digest.update(content)
             archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
     left_out = tuple(str(path.resolve()) for path in leave_out)
-    return CodePackage(str(folder), left_out, digest.hexdigest(), len(files), total, buffer.getvalue())
+    return CodePackage(str(folder), left_out, digest.hexdigest(), total, buffer.getvalue())
 
 
-def code_folder_here(package: CodePackage, root: Path | None = None) -> Path:
+def code_folder_here(package: CodePackage) -> Path:
     """A folder on this machine with the package's files: the same one where this machine has it, else unpacked.
 
-    Args:
-        root: Where unpacked folders are kept; None is a folder of this user among the temporary files. Each content has
-            one that all studies use.
+    Unpacked folders are kept among this user's temporary files. Each content has one that all studies use.
 
     Raises:
         RunnerError: What arrived is not what was sent.
     """
     if _holds(Path(package.folder), package, [Path(path) for path in package.left_out]):
         return Path(package.folder)
-    root = root or Path(tempfile.gettempdir()) / f"recompute-tuner-code-{os.getuid()}"
+    root = Path(tempfile.gettempdir()) / f"recompute-tuner-code-{os.getuid()}"
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     if root.stat().st_uid != os.getuid():
         raise RunnerError(f"{root} belongs to another user, so no code is run from there; remove it")

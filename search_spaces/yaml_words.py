@@ -89,6 +89,6 @@ def one_line(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def quoted(text: str, *, max_length: int = 60) -> str:
+def quoted(text: str) -> str:
     """The text in quotes on one line, shortened where it is long."""
-    return repr(text if len(text) <= max_length else text[: max_length - 3] + "...")
+    return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -52,8 +52,7 @@ def draw_front(data: FrontData) -> go.Figure:
     for point in data.points:
         if point.label is not None:
             figure.add_annotation(text=point.label, x=point.peak_memory, y=point.speed, yshift=-15, showarrow=False)
-    if data.memory_cap is not None:
-        _draw_cap(figure, data.memory_cap, data.memory_unit)
+    _draw_cap(figure, data.memory_cap, data.memory_unit)
     legend = {"orientation": "h", "traceorder": "reversed", "x": 0, "y": 1.02, "xanchor": "left", "yanchor": "bottom"}
     figure.update_layout(legend=legend, hovermode="closest", margin={"l": 60, "r": 20, "t": 20, "b": 50})
     figure.update_xaxes(title=f"peak memory ({data.memory_unit})")

@@ -6,7 +6,9 @@ import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from runners.trial import TrialStatus, Verdict
 from tuner.hover_text import shortened
+from tuner.results import LOST_STATUSES, TrialRecord
 
 _BYTES_PER_MIB, _BYTES_PER_GIB = 2**20, 2**30
 #: A hover that lists more of them would cover the plot; the table of trials lists all.
@@ -27,37 +29,6 @@ class FrontKind(str, enum.Enum):
     OUT_OF_MEMORY = "out of memory"
     FAILED = "failed or timed out"
     UNFINISHED = "lost or cancelled"
-
-
-@dataclass(frozen=True)
-class FrontTrial:
-    """What the figure must know of a trial. Flags are the search's own decisions; nothing is decided here.
-
-    Attributes:
-        status: How it ended, for example ``COMPLETED`` or ``OUT_OF_MEMORY``.
-        verdict: ``MATCH``, ``MISMATCH`` or ``UNVERIFIED``; None where nothing was compared.
-        relative_speed: Samples per second over those of the interleaved reference.
-        relative_speed_spread: Standard error of ``relative_speed``.
-        reason: Why it is not feasible or has no measurement, in one line.
-    """
-
-    number: int
-    status: str
-    policy_summary: str
-    micro_batch_size: int
-    gradient_accumulation_steps: int
-    feasible: bool
-    on_front: bool
-    is_best: bool
-    samples_per_second: float | None = None
-    tokens_per_second: float | None = None
-    relative_speed: float | None = None
-    relative_speed_spread: float | None = None
-    peak_memory_bytes: int | None = None
-    predicted_peak_memory_bytes: int | None = None
-    verdict: str | None = None
-    reason: str | None = None
-    is_baseline: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,14 +71,14 @@ class FrontData:
         speed_title: What ``speed`` is: relative to the baseline where all trials were timed beside the same reference,
             since raw throughput moves with the load of the machine; else tokens or samples per second.
         memory_unit: ``GiB``, or ``MiB`` where all is small; unit of every ``peak_memory`` and of the cap.
-        memory_cap: The study's cap; None where it has none.
+        memory_cap: The study's cap.
     """
 
     points: tuple[FrontPoint, ...]
     unmeasured: tuple[UnmeasuredPoint, ...]
     speed_title: str
     memory_unit: str
-    memory_cap: float | None
+    memory_cap: float
 
     def of_kind(self, kind: FrontKind) -> tuple[FrontPoint, ...]:
         return tuple(point for point in self.points if point.kind is kind)
@@ -131,13 +102,13 @@ def memory_unit(largest_bytes: int) -> tuple[str, int]:
     return ("MiB", _BYTES_PER_MIB) if largest_bytes < 2 * _BYTES_PER_GIB else ("GiB", _BYTES_PER_GIB)
 
 
-def front_points(trials: Sequence[FrontTrial], memory_cap_bytes: int | None) -> FrontData:
-    """What to draw for the trials; see `FrontData` for the units."""
+def front_points(trials: Sequence[TrialRecord], memory_cap_bytes: int) -> FrontData:
+    """What to draw for the trials, whose places are the search's own decisions; see `FrontData` for the units."""
     has_tokens = all(trial.tokens_per_second is not None for trial in trials if trial.samples_per_second is not None)
     unit = "tokens/s" if has_tokens else "samples/s"
     baseline_speed = _common_baseline_speed(trials)
     sizes = [trial.peak_memory_bytes for trial in trials if trial.peak_memory_bytes is not None]
-    unit_name, num_bytes = memory_unit(max([*sizes, memory_cap_bytes or 0], default=0))
+    unit_name, num_bytes = memory_unit(max([*sizes, memory_cap_bytes]))
     points = []
     unmeasured = []
     for trial in trials:
@@ -169,14 +140,14 @@ def front_points(trials: Sequence[FrontTrial], memory_cap_bytes: int | None) -> 
         unmeasured=tuple(_unmeasured_points(unmeasured, unit_name, num_bytes)),
         speed_title=f"throughput ({unit})" if baseline_speed is None else "speed (baseline = 1)",
         memory_unit=unit_name,
-        memory_cap=None if memory_cap_bytes is None else memory_cap_bytes / num_bytes,
+        memory_cap=memory_cap_bytes / num_bytes,
     )
 
 
 def around_the_cap(data: FrontData) -> AxisRanges | None:
     """The part of the figure that holds the front and the cap; None where the whole figure shows them well."""
     peaks = [point.peak_memory for point in data.points]
-    marks = [point.peak_memory for point in data.front] + ([] if data.memory_cap is None else [data.memory_cap])
+    marks = [*(point.peak_memory for point in data.front), data.memory_cap]
     if not data.front or max(marks) - min(marks) > _CROWDED_RATIO * (max(*peaks, *marks) - min(*peaks, *marks)):
         return None
     least, most = _padded(min(marks), max(marks), 0.1)
@@ -189,7 +160,7 @@ def _padded(least: float, most: float, ratio: float) -> tuple[float, float]:
     return least - pad, most + pad
 
 
-def _common_baseline_speed(trials: Sequence[FrontTrial]) -> float | None:
+def _common_baseline_speed(trials: Sequence[TrialRecord]) -> float | None:
     """The baseline's relative speed where every measured trial has one; None where raw throughput must do."""
     measured = [trial for trial in trials if trial.samples_per_second is not None]
     if not all(trial.relative_speed is not None for trial in measured):
@@ -197,37 +168,42 @@ def _common_baseline_speed(trials: Sequence[FrontTrial]) -> float | None:
     return next((trial.relative_speed for trial in measured if trial.is_baseline), None)
 
 
-def _kind(trial: FrontTrial, memory_cap_bytes: int | None) -> FrontKind:
+def _kind(trial: TrialRecord, memory_cap_bytes: int) -> FrontKind:
     if trial.is_best:
         return FrontKind.BEST
     if trial.on_front:
         return FrontKind.FRONT
     if trial.feasible:
         return FrontKind.FEASIBLE
-    if trial.verdict == "MISMATCH":
+    if trial.verification is not None and trial.verification.verdict is Verdict.MISMATCH:
         return FrontKind.MISMATCH
     assert trial.peak_memory_bytes is not None
-    if memory_cap_bytes is not None and trial.peak_memory_bytes > memory_cap_bytes:
+    if trial.peak_memory_bytes > memory_cap_bytes:
         return FrontKind.INFEASIBLE
     return FrontKind.UNVERIFIED
 
 
-def _kind_without_measurement(trial: FrontTrial) -> FrontKind:
-    if trial.status == "OUT_OF_MEMORY":
+def _kind_without_measurement(trial: TrialRecord) -> FrontKind:
+    if trial.status is TrialStatus.OUT_OF_MEMORY:
         return FrontKind.OUT_OF_MEMORY
-    return FrontKind.UNFINISHED if trial.status in ("NODE_LOST", "CANCELLED") else FrontKind.FAILED
+    return FrontKind.UNFINISHED if trial.status in LOST_STATUSES else FrontKind.FAILED
 
 
-def _hover(trial: FrontTrial, kind: FrontKind) -> Iterable[str]:
+def _reason(trial: TrialRecord) -> str | None:
+    return trial.reason or trial.infeasible_reason
+
+
+def _hover(trial: TrialRecord, kind: FrontKind) -> Iterable[str]:
     yield f"micro-batch {trial.micro_batch_size} x {trial.gradient_accumulation_steps} accumulation steps"
-    yield f"verdict {trial.verdict or 'none'}"
+    yield f"verdict {'none' if trial.verification is None else trial.verification.verdict.value}"
     yield f"trial {trial.number}: {kind.value}"
-    if trial.reason:
-        yield trial.reason
+    reason = _reason(trial)
+    if reason:
+        yield reason
 
 
-def _unmeasured_points(trials: Sequence[FrontTrial], unit: str, num_bytes: int) -> Iterable[UnmeasuredPoint]:
-    unknown: dict[FrontKind, list[FrontTrial]] = {}
+def _unmeasured_points(trials: Sequence[TrialRecord], unit: str, num_bytes: int) -> Iterable[UnmeasuredPoint]:
+    unknown: dict[FrontKind, list[TrialRecord]] = {}
     for trial in trials:
         kind = _kind_without_measurement(trial)
         if trial.predicted_peak_memory_bytes is None:
@@ -235,12 +211,12 @@ def _unmeasured_points(trials: Sequence[FrontTrial], unit: str, num_bytes: int) 
             continue
         peak = trial.predicted_peak_memory_bytes / num_bytes
         lines = (trial.policy_summary, f"predicted peak {peak:.3g} {unit}", f"trial {trial.number}: {kind.value}")
-        yield UnmeasuredPoint(kind, peak, (*lines, *([trial.reason] if trial.reason else [])))
+        yield UnmeasuredPoint(kind, peak, (*lines, *filter(None, [_reason(trial)])))
     for kind, members in unknown.items():
         title = f"{len(members)} trial{'' if len(members) == 1 else 's'}: {kind.value}, peak not known"
         listed = [
             f"trial {trial.number}, {shortened(trial.policy_summary)}"
-            + (f": {shortened(trial.reason, 90)}" if trial.reason else "")
+            + (f": {shortened(reason, 90)}" if (reason := _reason(trial)) else "")
             for trial in members[:_MAX_LISTED]
         ]
         more = [f"and {len(members) - _MAX_LISTED} more"] if len(members) > _MAX_LISTED else []

@@ -36,11 +36,6 @@ def compare(result: MeasuredSpeed, other: MeasuredSpeed) -> Ratio | None:
     return speed.over(other_speed)
 
 
-def feasible_by_speed(results: Sequence[TrialResult], objective: Objective) -> list[TrialResult]:
-    """Feasible results, the fastest first."""
-    return [c.result for c in sorted(_feasible(results, objective), key=_fastest_first)]
-
-
 class Standings:
     """The front and the winner among results that come one by one, without looking at all of them again each time."""
 
@@ -141,7 +136,7 @@ class _Candidate:
         return complexity(self.result.policy)
 
 
-def _front_with_winner(ranked: Sequence[_Candidate], playoff: Playoff | None) -> tuple[list[_Candidate], Winner | None]:
+def _front_with_winner(ranked: Sequence[_Candidate], playoff: Playoff) -> tuple[list[_Candidate], Winner | None]:
     """Of candidates, the fastest first."""
     winner = _find_winner(ranked, playoff)
     candidates = _by_playoff(ranked, playoff)
@@ -151,15 +146,14 @@ def _front_with_winner(ranked: Sequence[_Candidate], playoff: Playoff | None) ->
     return sorted((c for c in candidates if c.number in front), key=_fastest_first), winner
 
 
-def _find_winner(ranked: Sequence[_Candidate], playoff: Playoff | None) -> Winner | None:
+def _find_winner(ranked: Sequence[_Candidate], playoff: Playoff) -> Winner | None:
     """Of candidates, the fastest first."""
-    feasible = [c for c in ranked if playoff is not None and c.number in playoff.trials] or ranked
+    feasible = [c for c in ranked if c.number in playoff.trials] or ranked
     if not feasible:
         return None
 
     def ratio(candidate: _Candidate, other: _Candidate) -> Ratio:
-        timed_in_turn = None if playoff is None else playoff.ratio(candidate.number, other.number)
-        return timed_in_turn or candidate.speed.over(other.speed)
+        return playoff.ratio(candidate.number, other.number) or candidate.speed.over(other.speed)
 
     first = feasible[0]
     fastest = max(feasible, key=lambda c: ratio(c, first).value)
@@ -197,15 +191,14 @@ def _front(candidates: Sequence[_Candidate]) -> list[_Candidate]:
     return front
 
 
-def _by_playoff(candidates: Sequence[_Candidate], playoff: Playoff | None) -> Sequence[_Candidate]:
+def _by_playoff(candidates: Sequence[_Candidate], playoff: Playoff) -> Sequence[_Candidate]:
     """The candidates with the playoff's speeds for those that took part, in the unit of all others.
 
     The playoff knows ratios only; their common scale is the one at which the entrants' own speeds agree best (the
     geometric mean of own speed over ratio).
     """
-    entrants = [] if playoff is None else [c for c in candidates if c.number in playoff.trials]
-    entrants.sort(key=lambda c: c.number)
-    if playoff is None or len(entrants) < 2:
+    entrants = sorted((c for c in candidates if c.number in playoff.trials), key=lambda c: c.number)
+    if len(entrants) < 2:
         return candidates
     ratios = {c.number: playoff.ratio(c.number, entrants[0].number) for c in entrants}
     values = {number: ratio.value for number, ratio in ratios.items() if ratio is not None}
@@ -220,11 +213,7 @@ def _fastest_first(candidate: _Candidate) -> tuple[float, int, int]:
     return (-candidate.speed.value, candidate.peak_bytes, candidate.number)
 
 
-def _feasible(results: Sequence[TrialResult], objective: Objective) -> list[_Candidate]:
-    return _candidates([result for result in results if objective.score(result).feasible])
-
-
-def _candidates(feasible: Sequence[TrialResult], others: Sequence[TrialResult] = ()) -> list[_Candidate]:
+def _candidates(feasible: Sequence[TrialResult], others: Sequence[TrialResult]) -> list[_Candidate]:
     """Those with a speed and a peak.
 
     Args:

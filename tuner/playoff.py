@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 
 from runners.base import TrialRunner
 from runners.trial import PlayoffSpec, TrialResult, WorkloadSpec
-from tuner.objective import Objective
-from tuner.pareto import compare, feasible_by_speed
+from tuner.pareto import Standings, compare
 from tuner.speed_ratio import STANDARD_ERRORS_OF_A_TIE, Playoff
 
 #: Feasible trials this close to the fastest take part even where their spreads tell them apart: the spread within a
@@ -22,28 +21,20 @@ _MAX_ROUNDS = 100
 _SHARE_OF_TIME_LIMIT = 0.25
 
 
-def playoff_entrants(results: Sequence[TrialResult], objective: Objective, *, baseline_key: str) -> list[TrialResult]:
+def playoff_entrants(standings: Standings, baseline: TrialResult | None) -> list[TrialResult]:
     """The fastest feasible trial, those that may be as fast, the fastest plain one that fits, and the baseline.
 
-    The baseline takes part although it may not fit, where it could be measured at all: everything is compared with it.
-    Less than two is no playoff.
+    The baseline takes part although it may not fit, since everything is compared with it. Less than two is no playoff.
+
+    Args:
+        baseline: None where it could not be measured.
     """
-    ranked = feasible_by_speed(results, objective)
-    plain = next((result for result in ranked if not result.policy.recomputes), None)
-    baselines = [r for r in results if r.policy.key == baseline_key and r.samples_per_second is not None]
-    return choose_entrants(ranked, plain, baselines[-1] if baselines else None)
-
-
-def choose_entrants(
-    ranked: Iterable[TrialResult], fastest_plain: TrialResult | None, baseline: TrialResult | None
-) -> list[TrialResult]:
-    """What `playoff_entrants` answers, from feasible results that are ranked already, the fastest first."""
-    others = iter(ranked)
+    others = standings.by_speed()
     fastest = next(others, None)
     if fastest is None:
         return []
     close = islice((result for result in others if _may_be_as_fast(result, fastest)), _MAX_ENTRANTS - 3)
-    entrants = [fastest, *close, *filter(None, (fastest_plain, baseline))]
+    entrants = [fastest, *close, *filter(None, (standings.fastest_plain(), baseline))]
     return list({result.trial_number: result for result in entrants}.values())
 
 

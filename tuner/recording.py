@@ -1,4 +1,4 @@
-"""What a study tells MLflow, and when. Trouble with the store is said and never costs a finished trial."""
+"""What a study tells MLflow. Trouble with the store is said and never costs a finished trial."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import compress
 from operator import not_
 
@@ -14,12 +15,9 @@ from mlflow_config import names
 from mlflow_config.errors import TrackingError
 from mlflow_config.recorder import RunOutcome, StudyRecorder
 from runners.parallel.records import Communication
-from runners.trial import TrialResult, TrialStatus
+from runners.trial import TrialStatus
 from search_spaces.actions import shown_action
-from search_spaces.policy import RecomputePolicy
 from search_spaces.yaml_text import dump_yaml
-from tuner.background_job import BackgroundJob
-from tuner.objective import Score
 from tuner.prediction_errors import peak_error, step_time_error
 from tuner.results import StudyResults, TrialRecord
 
@@ -27,8 +25,6 @@ logger = logging.getLogger(__name__)
 
 #: Share of the time that a store in trouble may cost.
 _TRYING_SHARE = 0.1
-#: Seconds that the end of a study waits for the store without a word.
-_SILENT_WAIT_S = 2.0
 #: Seconds from one writing of the whole results to the next; each grows with the study.
 _KEEP_RESULTS_EVERY_S = 30.0
 _FAILURES = (TrialStatus.FAILED, TrialStatus.TIMED_OUT, TrialStatus.NODE_LOST)
@@ -63,18 +59,22 @@ _METRICS = (
 )
 
 
-class MlflowListener:
-    """Shows each trial in MLflow as it starts and ends.
+@dataclass(frozen=True)
+class BegunTrial:
+    """A trial that runs and is not shown yet, with the moment it began, in seconds since the Unix epoch."""
 
-    A thread of its own does that, so the search waits for no store, however slow. Where trials come faster than the
-    store takes them, all that came meanwhile is written next; nothing is left out.
+    number: int
+    name: str
+    started_at_s: float
+
+
+class StudyRecording:
+    """Shows a study in MLflow; each call waits until that is done, or cannot be done now.
 
     A store that does not answer is said once. Everything is tried again later, the opening too; the longer a try takes,
     the longer until the next one.
 
     Args:
-        results: Gives the study's results as they stand; asked in the caller's thread after a trial has ended. What it
-            gives is not changed later.
         params: Of the study's own run.
         texts: Path inside the artifacts of the study's own run to the text of the file.
     """
@@ -82,13 +82,11 @@ class MlflowListener:
     def __init__(
         self,
         recorder: StudyRecorder,
-        results: Callable[[], StudyResults],
         *,
         params: Mapping[str, str | int | float | bool],
         texts: Mapping[str, str],
     ) -> None:
         self._recorder = recorder
-        self._results = results
         self._params = params
         self._texts = texts
         self._details: dict[int, str] = {}
@@ -100,38 +98,38 @@ class MlflowListener:
         self._is_open = False
         self._is_in_trouble = False
         self._next_try_at = 0.0
-        #: Number, name and moment of each trial that was begun and is not shown yet.
-        self._begun: deque[tuple[int, str, float]] = deque()
-        self._newest: StudyResults | None = None
         self._keep_results_at = 0.0
-        self._job = BackgroundJob(lambda: self._try(self._record_news), name="mlflow")
 
     def open(self) -> None:
-        """Finds or begins the study's own run, and ends the runs that a dead driver left; waits until that is done."""
+        """Finds or begins the study's own run, and ends the runs that a dead driver left."""
         self._try(lambda: None)
 
-    def started(self, trial_number: int, policy: RecomputePolicy) -> None:
-        self._begun.append((trial_number, f"{trial_number}: {policy.summary()}", time.time()))
-        self._job.request()
+    def add_detail(self, trial_number: int, detail: str) -> None:
+        """The long form of a trial's reason, to be recorded with it."""
+        self._details[trial_number] = detail
 
-    def finished(self, result: TrialResult, score: Score) -> None:
-        if result.detail is not None:
-            self._details[result.trial_number] = result.detail
-        self._newest = self._results()
-        self._job.request()
+    def record(self, begun: deque[BegunTrial], results: StudyResults | None) -> None:
+        """Shows the trials that began, which are taken out of the queue, and those that ended.
 
-    def catch_up(self) -> None:
-        """Waits until MLflow shows what was told by now, as far as the store takes it."""
-        self._job.wait()
+        Args:
+            results: The study as it stood when the newest trial ended; not changed later. None before one has.
+        """
 
-    def finish(self, *, texts: Mapping[str, str], markdown: str) -> None:
-        """Completes the study's own run: its files, its table and the sentence on top. To be told last."""
-        if not self._job.wait(_SILENT_WAIT_S):
-            logger.info("MLflow: the last trials are still being recorded")
-        self._job.stop()
-        results = self._results()
+        def record_news() -> None:
+            # Those that begin meanwhile come next time: a slow store must not put off the results for ever.
+            for _ in range(len(begun)):
+                trial = begun.popleft()
+                self._recorder.start_trial(trial.number, name=trial.name, started_at_s=trial.started_at_s)
+            if results is not None:
+                self._record_all(results)
+                self._keep_results(results)
 
-        def complete() -> None:
+        self._try(record_news)
+
+    def complete(self, results: StudyResults, *, texts: Mapping[str, str], markdown: str) -> None:
+        """Completes the study's own run: its files, its table and the sentence on top. To be called last."""
+
+        def record_end() -> None:
             self._record_all(results)
             best = results.best
             self._recorder.record_study(
@@ -152,18 +150,7 @@ class MlflowListener:
             outcomes = {"finished": RunOutcome.FINISHED, "failed": RunOutcome.FAILED}
             self._recorder.finish(outcomes.get(results.status, RunOutcome.KILLED))
 
-        self._try(complete, is_last=True)
-
-    def _record_news(self) -> None:
-        # Read first: whatever has ended by now has begun before.
-        results = self._newest
-        # Those that begin meanwhile come next time: a slow store must not put off the results for ever.
-        for _ in range(len(self._begun)):
-            trial_number, name, started_at_s = self._begun.popleft()
-            self._recorder.start_trial(trial_number, name=name, started_at_s=started_at_s)
-        if results is not None:
-            self._record_all(results)
-            self._keep_results(results)
+        self._try(record_end, is_last=True)
 
     def _keep_results(self, results: StudyResults) -> None:
         """Now and then, so that other machines can show a study that is running."""
@@ -197,7 +184,7 @@ class MlflowListener:
         metrics[names.PREDICTED_PEAK_MEMORY_RELATIVE_ERROR] = peak_error(trial)
         metrics[names.PREDICTED_STEP_TIME_RELATIVE_ERROR] = step_time_error(trial)
         if memory is not None:
-            metrics |= {f"memory_bytes.{kind}": float(size) for kind, size in memory.model_dump().items()}
+            metrics |= {f"{names.MEMORY_BYTES}.{kind}": float(size) for kind, size in memory.model_dump().items()}
         if trial.communication is not None:
             metrics |= _communication_metrics(trial.communication)
         for stage, peak in enumerate(trial.stage_peak_memory_bytes or ()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runners.diagnosis.records import UnitCost
@@ -70,7 +70,7 @@ class ResultsLedger:
         index = bisect_left(self._numbers, number)
         if self._numbers[index : index + 1] == [number]:
             raise ValueError(f"trial {number} has a result already; each trial ends once")
-        record = trial_record(result, self._objective, on_front=set(), best=None, baseline_key=self._baseline_key)
+        record = trial_record(result, self._objective, baseline_key=self._baseline_key)
         self._records.insert(index, record)
         self._numbers.insert(index, number)
         if record.is_baseline:
@@ -132,37 +132,8 @@ class ResultsLedger:
         self._placed = front
 
 
-def build_results(
-    *,
-    study: str,
-    status: StudyStatus,
-    stop_reason: str | None,
-    search: Mapping[str, Any],
-    inspection: ModelInspection,
-    environment: Mapping[str, Any],
-    results: Iterable[TrialResult],
-    baseline_key: str,
-    objective: Objective,
-    playoff: Playoff | None = None,
-) -> StudyResults:
-    """What `ResultsLedger` says of these results, in any order."""
-    ledger = ResultsLedger(
-        study=study,
-        search=search,
-        inspection=inspection,
-        environment=environment,
-        baseline_key=baseline_key,
-        objective=objective,
-    )
-    for result in results:
-        ledger.add(result)
-    return ledger.results(status=status, stop_reason=stop_reason, playoff=playoff)
-
-
-def trial_record(
-    result: TrialResult, objective: Objective, *, on_front: set[int], best: int | None, baseline_key: str
-) -> TrialRecord:
-    """One trial as results.json and MLflow show it."""
+def trial_record(result: TrialResult, objective: Objective, *, baseline_key: str) -> TrialRecord:
+    """One trial as results.json and MLflow show it, not compared with others yet."""
     score = objective.score(result)
     policy = result.policy
     key = policy.key
@@ -176,8 +147,8 @@ def trial_record(
         number=result.trial_number,
         feasible=score.feasible,
         infeasible_reason=score.infeasible_reason,
-        on_front=result.trial_number in on_front,
-        is_best=result.trial_number == best,
+        on_front=False,
+        is_best=False,
         is_baseline=key == baseline_key,
         policy=policy_to_dict(policy),
         policy_key=key,

@@ -32,22 +32,23 @@ from tuner.earlier_sessions import (
     refuse_wrong_beginning,
     stored_goal,
 )
-from tuner.forecast import Forecast, describe_dry_run, make_forecast
 from tuner.interrupts import Interrupts
 from tuner.known_keep_sets import with_known_keep_sets
-from tuner.memory_size import describe_bytes
+from tuner.mlflow_listener import MlflowListener
 from tuner.network_files import network_file_warning
 from tuner.objective import Objective, Score
-from tuner.playoff import choose_entrants, run_playoff
-from tuner.recording import MlflowListener
+from tuner.playoff import playoff_entrants, run_playoff
+from tuner.recording import StudyRecording
 from tuner.results import LOST_STATUSES, StudyResults, StudyStatus
 from tuner.results_ledger import ResultsLedger
 from tuner.sampling.policy_study import PolicyStudy, has_policy_study, open_policy_study
 from tuner.sampling.registry import FALLBACK, MODEL_GUIDED, Guide, make_sampler
 from tuner.sampling.tried_policies import TriedPolicies
 from tuner.search import Search, SearchListener
+from tuner.search_log import log_search
 from tuner.speed_ratio import Playoff
 from tuner.study_folder import StudyFolder, StudyFolderError
+from tuner.study_forecast import forecast_study
 from tuner.study_output import StudyOutput, final_texts
 from tuner.study_record import goal_of, search_data
 from tuner.study_storage import StudyStorageError, study_storage
@@ -145,7 +146,7 @@ class _Session:
         self._tracking = assemble.tracking(config)
         self._storage = study_storage(config.storage, folder.database)
         with spent.on("dry run"):
-            self._forecast = self._dry_run(cap_bytes)
+            self._forecast = forecast_study(runner, config, self._choices, inspection, cap_bytes=cap_bytes)
         self._sampler = self._usable_sampler()
         self._plan = plain_policies(self._choices)
         if self._sampler == MODEL_GUIDED:
@@ -175,34 +176,6 @@ class _Session:
         #: They depend on nothing that a session may change.
         self._unit_costs: tuple[UnitCost, ...] = ()
 
-    def _dry_run(self, cap_bytes: int) -> Forecast | None:
-        """What can be predicted of this model's policies; None where it has no dry run."""
-        logger.info("dry run: steps on tensors without data, to predict peaks; this may take minutes for large models")
-        answer = self._runner.dry_run(assemble.dry_run_spec(self._config, self._choices))
-        compiled = self._config.model.compile
-        forecast = make_forecast(
-            self._choices,
-            answer,
-            cap_bytes=cap_bytes,
-            dry_run_peaks=self._dry_run_peaks,
-            is_compiled=compiled is not None,
-            strategy=self._config.runner.strategy,
-            cut=self._inspection.pipeline_cut,
-            inspection=self._inspection,
-            is_on_cpu=self._inspection.environment.get("device_kind") == "cpu",
-        )
-        logger.info("%s", describe_dry_run(answer))
-        if compiled is not None:
-            logger.info(
-                "model.compile is %s: compiled code has other peaks than the dry run's, so none is stated; they guide "
-                "the search as far as measured peaks bear them out",
-                compiled,
-            )
-        return forecast
-
-    def _dry_run_peaks(self, policies: Sequence[RecomputePolicy]) -> Sequence[int]:
-        return self._runner.dry_run(assemble.dry_run_spec(self._config, policies=policies)).peaks_bytes
-
     def _usable_sampler(self) -> str:
         """The sampler that the user named; `tpe` where it needs a dry run and there is none."""
         name = self._config.search.sampler
@@ -223,7 +196,7 @@ class _Session:
             mlflow = self._mlflow_listener(recorder)
             progress = make_progress(self.results, lambda: 0.0 if search is None else search.elapsed_s)
             search = self._search(study, [self, mlflow, progress])
-        self._log_plan()
+        log_search(self._inspection, self._choices, memory_cap_bytes=self._objective.memory_cap_bytes)
         try:
             self._folder.write(self._folder.search_file, self._resolved)
             self._output.write_results()
@@ -339,9 +312,8 @@ class _Session:
         for warning in (ignored_environment(self._tracking), network_file_warning(self._storage.url, self._tracking)):
             if warning is not None:
                 logger.warning("%s", warning)
-        return MlflowListener(
+        recording = StudyRecording(
             recorder,
-            self.results,
             params={
                 names.MODEL: self._config.model.factory,
                 names.GLOBAL_BATCH_SIZE: self._config.batch.global_batch_size,
@@ -354,6 +326,7 @@ class _Session:
                 names.INSPECTION_FILE: self._inspection.model_dump_json(indent=1),
             },
         )
+        return MlflowListener(recording, self.results)
 
     def _search(self, study: PolicyStudy, listeners: Sequence[SearchListener]) -> Search:
         baseline, *others = self._plan
@@ -407,8 +380,7 @@ class _Session:
         self._earlier.keep_playoff(study, outcome)
 
     def _playoff_entrants(self) -> list[TrialResult]:
-        standings = self._ledger.standings
-        return choose_entrants(standings.by_speed(), standings.fastest_plain(), self._measured_baseline)
+        return playoff_entrants(self._ledger.standings, self._measured_baseline)
 
     def _valid_playoff(self) -> Playoff | None:
         """The last playoff, as long as the same trials would meet in another one."""
@@ -428,18 +400,6 @@ class _Session:
             logger.warning("costs of blocks and units: none, since %s", outcome)
         else:
             self._unit_costs = outcome
-
-    def _log_plan(self) -> None:
-        shape = self._inspection.shape
-        for blocks in shape.block_lists:
-            units = ", ".join(f"{name}={path}" for name, path in blocks.units) or "none found"
-            logger.info("blocks %s: %d x %s; units: %s", blocks.path, blocks.num_blocks, blocks.kind, units)
-        for note in (*shape.notes, *self._choices.notes()):
-            logger.info("note: %s", note)
-        cap = self._objective.memory_cap_bytes
-        kind = self._inspection.environment.get("device_kind")
-        measure = "allocated on the CPU by torch" if kind == "cpu" else "reserved by the device's caching allocator"
-        logger.info("memory cap: %s, tested against the peak %s", describe_bytes(cap), measure)
 
     def _finish(self, mlflow: MlflowListener) -> StudySummary:
         """Writes every file of the study and completes its MLflow run, the one even where the other fails."""

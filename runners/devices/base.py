@@ -12,8 +12,6 @@ import torch
 from runners.measure.phases import PhaseSwitch
 from runners.trial import MemoryByKind
 
-#: Bytes of the kinds that stay the same over a step: parameters, buffers, optimizer states.
-StaticBytes = Callable[[], dict[str, int]]
 #: Storages of the complete gradients: address -> bytes. Asked for right before the update.
 GradientStorages = dict[int, int]
 

@@ -13,17 +13,6 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 from runners.measure.phases import Phase, PhaseSwitch
 
 
-def count_flops(run: Callable[[], object]) -> int:
-    """FLOPs of every matrix product, convolution and attention that ``run`` executes, backward and rebuilds included.
-
-    A multiply and an add count as two. Element-wise work counts as nothing, as in `torch.utils.flop_counter`, whose
-    table this extends by the CPU's fused attention (missing there up to torch 2.13).
-    """
-    with _counter() as counter:
-        run()
-    return int(counter.get_total_flops())
-
-
 @dataclass(frozen=True)
 class StepFlops:
     """FLOPs of a step: of what plain training takes, and of the rebuilds on top of it."""
@@ -33,7 +22,10 @@ class StepFlops:
 
 
 def count_step_flops(run: Callable[[], object], phases: PhaseSwitch) -> StepFlops:
-    """FLOPs of one step under a policy, counted as in `count_flops`.
+    """FLOPs of every matrix product, convolution and attention that ``run`` executes, a step under a policy say.
+
+    A multiply and an add count as two. Element-wise work counts as nothing, as in `torch.utils.flop_counter`, whose
+    table this extends by the CPU's fused attention (missing there up to torch 2.13).
 
     Args:
         phases: The switch that the recompute regions report to.

@@ -4,7 +4,8 @@ import pytest
 import torch
 from tool_candidates import Candidate, existing_tools
 
-from runners.measure.flops import count_flops
+from runners.measure.flops import count_step_flops
+from runners.measure.phases import PhaseSwitch
 from runners.workloads.gpt import GPT, gpt
 
 
@@ -15,7 +16,7 @@ def small_gpt() -> GPT:
 
 def flops_and_gradients(model: GPT, batch: dict[str, torch.Tensor]) -> tuple[int, list[torch.Tensor]]:
     torch.manual_seed(2)
-    flops = count_flops(lambda: model(**batch).backward())
+    flops = count_step_flops(lambda: model(**batch).backward(), PhaseSwitch()).plain
     return flops, [p.grad for p in model.parameters() if p.grad is not None]
 
 

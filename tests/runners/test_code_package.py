@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,12 @@ import pytest
 from runners import code_package
 from runners.base import RunnerError
 from runners.code_package import code_folder_here, pack_code
+
+
+@pytest.fixture(autouse=True)
+def _own_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
 
 
 @pytest.fixture
@@ -35,27 +42,27 @@ def names(folder: Path) -> list[str]:
 def test_elsewhere_the_code_is_unpacked_without_what_is_no_code(code: Path, tmp_path: Path) -> None:
     package = pack_code(code, leave_out=[code / "runs"])
     code.rename(tmp_path / "moved")
-    place = code_folder_here(package, tmp_path / "nodes")
+    place = code_folder_here(package)
     assert names(place) == ["model.py", "part/layers.py", "part/table.json"]
-    assert (package.num_files, package.num_bytes) == (3, 27)
+    assert package.num_bytes == 27
     assert (place / "part/layers.py").read_text() == "x = 1\n"
-    assert code_folder_here(package, tmp_path / "nodes") == place
+    assert code_folder_here(package) == place
 
 
 def test_where_the_folder_is_there_with_the_same_content_it_is_used_itself(code: Path, tmp_path: Path) -> None:
     package = pack_code(code, leave_out=[code / "runs"])
-    assert code_folder_here(package, tmp_path / "nodes") == code
+    assert code_folder_here(package) == code
     (code / "model.py").write_text("changed since")
-    place = code_folder_here(package, tmp_path / "nodes")
+    place = code_folder_here(package)
     assert (place / "model.py").read_text() == "import part.layers\n"
 
 
 def test_unpacked_code_that_somebody_changed_is_not_run(code: Path, tmp_path: Path) -> None:
     package = pack_code(code, leave_out=[code / "runs"])
     code.rename(tmp_path / "moved")
-    place = code_folder_here(package, tmp_path / "nodes")
+    place = code_folder_here(package)
     (place / "model.py").write_text("changed")
-    again = code_folder_here(package, tmp_path / "nodes")
+    again = code_folder_here(package)
     assert again != place
     assert (again / "model.py").read_text() == "import part.layers\n"
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from built_results import build_results
+
 from runners.trial import ModelInspection, TrialResult, TrialStatus, Verdict, Verification
 from search_spaces.model_shape import BlockList, ModelShape
 from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy, Region
@@ -12,7 +14,6 @@ from tuner.export.context import context_of
 from tuner.export.versions import choose_version
 from tuner.objective import Objective
 from tuner.results import StudyResults, TrialRecord
-from tuner.results_ledger import build_results
 
 NUM_BLOCKS = 12
 UNITS = (("attention", "attn"), ("mlp", "mlp"))
@@ -63,8 +64,6 @@ def measured(number: int, of: RecomputePolicy, **changes: Any) -> TrialResult:
 def study_of(*results: TrialResult) -> StudyResults:
     return build_results(
         study="gpt2-12l",
-        status="finished",
-        stop_reason=None,
         search={"model": {"factory": "huggingface:gpt2"}, "batch": {"global_batch_size": 8, "sequence_length": 128}},
         inspection=ModelInspection(
             shape=SHAPE, model_class="GPT2LMHeadModel", tokens_per_sample=128, device_memory_bytes=10**9, environment={}

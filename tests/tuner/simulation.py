@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from built_results import build_results
 from rich.console import Console
 
 from runners import additive_device
@@ -28,7 +29,6 @@ from tuner.config_file import load_search_file
 from tuner.objective import Objective
 from tuner.progress import PlainProgress
 from tuner.results import StudyResults
-from tuner.results_ledger import build_results
 from tuner.study_session import Outcome, run_study
 
 NUM_BLOCKS = 2

@@ -1,52 +1,63 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from simulation import results_of, trial
 
+from runners.trial import TrialStatus, Verdict, Verification
 from tuner.front_figure import draw_front
-from tuner.front_points import FrontData, FrontKind, FrontTrial, around_the_cap, front_points
+from tuner.front_points import FrontData, FrontKind, around_the_cap, front_points
+from tuner.results import TrialRecord
 
 GIB = 2**30
 CAP = 4 * GIB
-_TRIAL = FrontTrial(
-    number=0,
-    status="COMPLETED",
+
+
+def changed(record: TrialRecord, **changes: Any) -> TrialRecord:
+    return record.model_copy(update=changes)
+
+
+def judged(record: TrialRecord, number: int, verdict: Verdict) -> TrialRecord:
+    """Not feasible, with this verdict."""
+    return changed(record, number=number, feasible=False, verification=Verification(verdict=verdict))
+
+
+_TRIAL = changed(
+    results_of(trial(0, "block")).trials[0],
     policy_summary="block @2x4",
     micro_batch_size=2,
     gradient_accumulation_steps=4,
-    feasible=True,
     on_front=False,
     is_best=False,
     samples_per_second=10.0,
     tokens_per_second=2560.0,
     relative_speed=1.25,
+    relative_speed_spread=None,
     peak_memory_bytes=3 * GIB,
-    verdict="MATCH",
 )
-_BEST = replace(_TRIAL, number=1, on_front=True, is_best=True, policy_summary="mlp[0-5] @4x2", tokens_per_second=3000.0)
-_FRONT = replace(_TRIAL, number=2, on_front=True, peak_memory_bytes=GIB, tokens_per_second=2000.0)
-_OVER = replace(_TRIAL, number=3, feasible=False, peak_memory_bytes=5 * GIB)
-_WRONG = replace(_TRIAL, number=4, feasible=False, verdict="MISMATCH")
-_UNPROVEN = replace(_TRIAL, number=5, feasible=False, verdict="UNVERIFIED")
-_NO_ROOM = replace(
+_BEST = changed(_TRIAL, number=1, on_front=True, is_best=True, policy_summary="mlp[0-5] @4x2", tokens_per_second=3000.0)
+_FRONT = changed(_TRIAL, number=2, on_front=True, peak_memory_bytes=GIB, tokens_per_second=2000.0)
+_OVER = changed(_TRIAL, number=3, feasible=False, peak_memory_bytes=5 * GIB)
+_WRONG = judged(_TRIAL, 4, Verdict.MISMATCH)
+_UNPROVEN = judged(_TRIAL, 5, Verdict.UNVERIFIED)
+_NO_ROOM = changed(
     _TRIAL,
     number=6,
-    status="OUT_OF_MEMORY",
+    status=TrialStatus.OUT_OF_MEMORY,
     feasible=False,
     samples_per_second=None,
     tokens_per_second=None,
     relative_speed=None,
     peak_memory_bytes=None,
-    verdict=None,
+    verification=None,
     reason="asked for 9 GiB",
 )
 _ALL = [_TRIAL, _BEST, _FRONT, _OVER, _WRONG, _UNPROVEN, _NO_ROOM]
 
 
 @pytest.mark.parametrize(
-    ("trial", "kind"),
+    ("record", "kind"),
     [
         (_TRIAL, FrontKind.FEASIBLE),
         (_BEST, FrontKind.BEST),
@@ -54,12 +65,12 @@ _ALL = [_TRIAL, _BEST, _FRONT, _OVER, _WRONG, _UNPROVEN, _NO_ROOM]
         (_OVER, FrontKind.INFEASIBLE),
         (_WRONG, FrontKind.MISMATCH),
         (_UNPROVEN, FrontKind.UNVERIFIED),
-        (replace(_WRONG, peak_memory_bytes=5 * GIB), FrontKind.MISMATCH),
-        (replace(_UNPROVEN, peak_memory_bytes=5 * GIB), FrontKind.INFEASIBLE),
+        (changed(_WRONG, peak_memory_bytes=5 * GIB), FrontKind.MISMATCH),
+        (changed(_UNPROVEN, peak_memory_bytes=5 * GIB), FrontKind.INFEASIBLE),
     ],
 )
-def test_kind_of_a_point(trial: FrontTrial, kind: FrontKind) -> None:
-    assert front_points([trial], CAP).points[0].kind is kind
+def test_kind_of_a_point(record: TrialRecord, kind: FrontKind) -> None:
+    assert front_points([record], CAP).points[0].kind is kind
 
 
 def test_points_are_in_gib_and_in_order_of_memory() -> None:
@@ -85,28 +96,28 @@ def test_hover_tells_the_policy_and_what_it_reached() -> None:
 
 
 def test_samples_are_drawn_where_they_are_not_sequences() -> None:
-    data = front_points([replace(_TRIAL, tokens_per_second=None), _NO_ROOM], CAP)
+    data = front_points([changed(_TRIAL, tokens_per_second=None), _NO_ROOM], CAP)
     assert data.speed_title == "throughput (samples/s)"
     assert data.points[0].speed == 10.0
     assert data.points[0].hover[1] == "10 samples/s as measured"
 
 
 def test_speed_is_relative_to_the_baseline_where_all_have_a_reference() -> None:
-    baseline = replace(_TRIAL, number=9, is_baseline=True, relative_speed=2.5, tokens_per_second=1.0)
+    baseline = changed(_TRIAL, number=9, is_baseline=True, relative_speed=2.5, tokens_per_second=1.0)
     data = front_points([baseline, _TRIAL], CAP)
     assert data.speed_title == "speed (baseline = 1)"
     assert sorted(point.speed for point in data.points) == [0.5, 1.0]
-    without = front_points([baseline, replace(_TRIAL, relative_speed=None)], CAP)
+    without = front_points([baseline, changed(_TRIAL, relative_speed=None)], CAP)
     assert without.speed_title == "throughput (tokens/s)"
 
 
 def test_small_peaks_are_in_mib() -> None:
-    data = front_points([replace(_TRIAL, peak_memory_bytes=3 * 2**20)], 4 * 2**20)
+    data = front_points([changed(_TRIAL, peak_memory_bytes=3 * 2**20)], 4 * 2**20)
     assert (data.points[0].peak_memory, data.memory_cap, data.memory_unit) == (3.0, 4.0, "MiB")
 
 
 def test_trial_without_a_measurement_stands_below_the_plot_at_its_predicted_peak() -> None:
-    data = front_points([_TRIAL, replace(_NO_ROOM, predicted_peak_memory_bytes=9 * GIB)], CAP)
+    data = front_points([_TRIAL, changed(_NO_ROOM, predicted_peak_memory_bytes=9 * GIB)], CAP)
     (mark,) = data.unmeasured
     assert (mark.kind, mark.predicted_peak) == (FrontKind.OUT_OF_MEMORY, 9.0)
     assert mark.hover == ("block @2x4", "predicted peak 9 GiB", "trial 6: out of memory", "asked for 9 GiB")
@@ -115,7 +126,7 @@ def test_trial_without_a_measurement_stands_below_the_plot_at_its_predicted_peak
 
 
 def test_trials_without_any_peak_share_one_mark_that_lists_a_few() -> None:
-    trials = [replace(_NO_ROOM, number=number) for number in range(10)]
+    trials = [changed(_NO_ROOM, number=number) for number in range(10)]
     (mark,) = front_points(trials, CAP).unmeasured
     assert (mark.kind, mark.predicted_peak) == (FrontKind.OUT_OF_MEMORY, None)
     assert mark.hover[0] == "10 trials: out of memory, peak not known"
@@ -127,15 +138,15 @@ def test_trials_without_any_peak_share_one_mark_that_lists_a_few() -> None:
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        ("OUT_OF_MEMORY", FrontKind.OUT_OF_MEMORY),
-        ("FAILED", FrontKind.FAILED),
-        ("TIMED_OUT", FrontKind.FAILED),
-        ("NODE_LOST", FrontKind.UNFINISHED),
-        ("CANCELLED", FrontKind.UNFINISHED),
+        (TrialStatus.OUT_OF_MEMORY, FrontKind.OUT_OF_MEMORY),
+        (TrialStatus.FAILED, FrontKind.FAILED),
+        (TrialStatus.TIMED_OUT, FrontKind.FAILED),
+        (TrialStatus.NODE_LOST, FrontKind.UNFINISHED),
+        (TrialStatus.CANCELLED, FrontKind.UNFINISHED),
     ],
 )
-def test_ways_to_end_without_a_measurement_have_marks_of_their_own(status: str, kind: FrontKind) -> None:
-    (mark,) = front_points([replace(_NO_ROOM, status=status)], CAP).unmeasured
+def test_ways_to_end_without_a_measurement_have_marks_of_their_own(status: TrialStatus, kind: FrontKind) -> None:
+    (mark,) = front_points([changed(_NO_ROOM, status=status)], CAP).unmeasured
     assert mark.kind is kind
 
 
@@ -151,7 +162,7 @@ def _trace(data: FrontData, kind: FrontKind) -> Any:
 
 
 def test_every_kind_is_told_apart_by_shape_or_size_as_well_as_by_color() -> None:
-    others = [replace(_NO_ROOM, status="FAILED"), replace(_NO_ROOM, status="CANCELLED")]
+    others = [changed(_NO_ROOM, status=TrialStatus.FAILED), changed(_NO_ROOM, status=TrialStatus.CANCELLED)]
     traces = [trace for trace in draw_front(front_points([*_ALL, *others], CAP)).data if trace.mode == "markers"]
     assert {trace.name for trace in traces} == {kind.value for kind in FrontKind}
     assert len({(trace.marker.symbol, trace.marker.size) for trace in traces}) == len(FrontKind)
@@ -163,12 +174,8 @@ def test_cap_is_drawn_where_it_is() -> None:
     assert "cap 4 GiB" in [annotation.text for annotation in figure.layout.annotations]
 
 
-def test_without_a_cap_no_line_is_drawn() -> None:
-    assert not draw_front(front_points([_TRIAL], None)).layout.shapes
-
-
 def test_baseline_is_labelled() -> None:
-    figure = draw_front(front_points([replace(_TRIAL, is_baseline=True), _BEST], CAP))
+    figure = draw_front(front_points([changed(_TRIAL, is_baseline=True), _BEST], CAP))
     (label,) = [annotation for annotation in figure.layout.annotations if annotation.text == "baseline"]
     assert (label.x, label.y) == (3.0, 1.0)
 
@@ -179,14 +186,14 @@ def test_front_line_is_a_staircase_through_the_front() -> None:
 
 
 def test_a_winner_by_a_tie_does_not_bend_the_front_line_down() -> None:
-    ahead = replace(_FRONT, number=8, peak_memory_bytes=2 * GIB, tokens_per_second=3100.0)
+    ahead = changed(_FRONT, number=8, peak_memory_bytes=2 * GIB, tokens_per_second=3100.0)
     line = draw_front(front_points([_FRONT, ahead, _BEST], CAP)).data[0]
     assert (list(line.x), list(line.y)) == ([1.0, 2.0], [2000.0, 3100.0])
 
 
 def test_names_of_the_user_are_text_and_never_markup() -> None:
-    trial = replace(_TRIAL, policy_summary="<img src=x>: mlp @2x4", is_baseline=True)
-    (markers,) = [trace for trace in draw_front(front_points([trial], CAP)).data if trace.mode == "markers"]
+    named = changed(_TRIAL, policy_summary="<img src=x>: mlp @2x4", is_baseline=True)
+    (markers,) = [trace for trace in draw_front(front_points([named], CAP)).data if trace.mode == "markers"]
     assert markers.text[0].startswith("<b>&lt;img src=x&gt;: mlp @2x4</b><br>")
 
 
@@ -195,7 +202,7 @@ def test_study_without_any_trial_is_still_a_figure() -> None:
 
 
 def test_a_front_that_would_be_squeezed_has_a_view_of_its_own() -> None:
-    far = replace(_TRIAL, number=9, feasible=False, peak_memory_bytes=40 * GIB, tokens_per_second=9000.0)
+    far = changed(_TRIAL, number=9, feasible=False, peak_memory_bytes=40 * GIB, tokens_per_second=9000.0)
     assert around_the_cap(front_points(_ALL, CAP)) is None, "the front takes up most of the width"
     ranges = around_the_cap(front_points([*_ALL, far], CAP))
     assert ranges is not None
@@ -205,8 +212,8 @@ def test_a_front_that_would_be_squeezed_has_a_view_of_its_own() -> None:
 
 
 def test_spread_is_drawn_on_the_front_and_told_on_hover() -> None:
-    baseline = replace(_TRIAL, number=9, is_baseline=True, relative_speed=2.5)
-    best = replace(_BEST, relative_speed=3.0, relative_speed_spread=0.05)
+    baseline = changed(_TRIAL, number=9, is_baseline=True, relative_speed=2.5)
+    best = changed(_BEST, relative_speed=3.0, relative_speed_spread=0.05)
     data = front_points([baseline, best], CAP)
     point = data.of_kind(FrontKind.BEST)[0]
     assert point.hover[1] == "1.20 x the baseline's speed +-0.02"
@@ -215,10 +222,10 @@ def test_spread_is_drawn_on_the_front_and_told_on_hover() -> None:
 
 def test_thousands_of_points_are_thinned_but_never_the_front() -> None:
     crowd = [
-        replace(_TRIAL, number=n, tokens_per_second=1000.0 + n % 7, peak_memory_bytes=GIB * (1 + n % 3))
+        changed(_TRIAL, number=n, tokens_per_second=1000.0 + n % 7, peak_memory_bytes=GIB * (1 + n % 3))
         for n in range(5000)
     ]
-    front = [replace(_FRONT, number=5000 + n, tokens_per_second=5000.0 + n / 1e6) for n in range(400)]
+    front = [changed(_FRONT, number=5000 + n, tokens_per_second=5000.0 + n / 1e6) for n in range(400)]
     figure = draw_front(front_points([*crowd, *front], CAP))
     num_drawn = {trace.name: len(trace.x) for trace in figure.data if trace.mode == "markers"}
     assert num_drawn == {FrontKind.FEASIBLE.value: 21, FrontKind.FRONT.value: 400}

@@ -8,6 +8,7 @@ from simulation import MIB, failure, measure, policy, replay, trial
 from runners.replay_runner import ReplayRunner
 from runners.trial import PlayoffResult, PlayoffSpec, TrialResult, TrialStatus, Verdict, Verification, WorkloadSpec
 from tuner.objective import Objective
+from tuner.pareto import Standings
 from tuner.playoff import playoff_entrants, run_playoff
 
 OBJECTIVE = Objective(memory_cap_bytes=20 * MIB)
@@ -19,8 +20,11 @@ def timed(number: int, action: str, size: int, speed: float, **changes: Any) -> 
 
 
 def entrants(*trials: TrialResult) -> list[int]:
-    found = playoff_entrants(trials, OBJECTIVE, baseline_key=policy().key)
-    return [entrant.trial_number for entrant in found]
+    standings = Standings(OBJECTIVE)
+    for each in trials:
+        standings.add(each)
+    baseline = next((t for t in trials if t.policy.key == policy().key and t.samples_per_second is not None), None)
+    return [entrant.trial_number for entrant in playoff_entrants(standings, baseline)]
 
 
 def test_close_ones_meet_and_distant_ones_do_not() -> None:

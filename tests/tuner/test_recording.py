@@ -3,8 +3,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import sqlite3
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 import yaml
 from mlflow import MlflowClient
 from mlflow.entities import Run
+from recorded_runs import recorded_runs
 from simulation import MIB, failure, policy, results_of, trial
 
 from mlflow_config.recorder import StudyRecorder
@@ -21,11 +22,8 @@ from mlflow_config.settings import tracking_settings
 from runners.trial import Prediction, TrialResult, TrialStatus, Verdict, Verification
 from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy, Region
 from search_spaces.policy_reader import policy_from_dict
-from tuner.objective import Objective
-from tuner.recording import MlflowListener
+from tuner.recording import BegunTrial, StudyRecording
 from tuner.results import StudyResults
-
-OBJECTIVE = Objective(memory_cap_bytes=20 * MIB)
 
 
 class Study:
@@ -36,27 +34,32 @@ class Study:
         self.status = "running"
         settings = tracking_settings(output_dir=folder, experiment="a-model")
         self.recorder = StudyRecorder(settings, study="simulated", study_id="id-1")
-        self.listener = MlflowListener(
-            self.recorder, self.results, params={"model": "model.py:build"}, texts={"search.yaml": "study: simulated\n"}
+        self.recording = StudyRecording(
+            self.recorder, params={"model": "model.py:build"}, texts={"search.yaml": "study: simulated\n"}
         )
 
     def results(self) -> StudyResults:
         return results_of(*self.trials, status=self.status)
 
+    def begin(self, number: int, policy: RecomputePolicy) -> None:
+        begun = deque([BegunTrial(number, f"{number}: {policy.summary()}", time.time())])
+        self.recording.record(begun, None)
+
     def end(self, result: TrialResult) -> None:
         self.trials.append(result)
-        self.listener.finished(result, OBJECTIVE.score(result))
-        self.listener.catch_up()
+        if result.detail is not None:
+            self.recording.add_detail(result.trial_number, result.detail)
+        self.recording.record(deque(), self.results())
 
     def run(self, *trials: TrialResult) -> None:
-        self.listener.open()
+        self.recording.open()
         for result in trials:
-            self.listener.started(result.trial_number, result.policy)
+            self.begin(result.trial_number, result.policy)
             self.end(result)
 
     def finish(self, status: str = "finished") -> None:
         self.status = status
-        self.listener.finish(texts={"policy.yaml": "a policy\n"}, markdown="The answer.")
+        self.recording.complete(self.results(), texts={"policy.yaml": "a policy\n"}, markdown="The answer.")
 
 
 @pytest.fixture
@@ -68,16 +71,7 @@ def study(tracking_database: Path) -> Iterator[Study]:
 
 @pytest.fixture
 def runs(tracking_database: Path) -> Callable[[], dict[str, Run]]:
-    """Every run of the store by the number of its trial; the study's own is called study."""
-
-    def read() -> dict[str, Run]:
-        client = MlflowClient(f"sqlite:///{tracking_database}")
-        found = client.search_runs([e.experiment_id for e in client.search_experiments()])
-        named = [(run.data.tags.get("trial_number", "study"), run) for run in found]
-        assert len({name for name, _ in named}) == len(named), "a trial has two runs"
-        return dict(named)
-
-    return read
+    return lambda: recorded_runs(tracking_database)
 
 
 def artifact(run: Run, path: str) -> str:
@@ -88,9 +82,8 @@ Runs = Callable[[], dict[str, Run]]
 
 
 def test_a_trial_is_running_in_mlflow_until_it_has_ended(study: Study, runs: Runs) -> None:
-    study.listener.open()
-    study.listener.started(0, policy())
-    study.listener.catch_up()
+    study.recording.open()
+    study.begin(0, policy())
     assert (runs()["0"].info.status, runs()["0"].info.run_name) == ("RUNNING", "0: none @2x1")
     study.end(trial(0))
     assert runs()["0"].info.status == "FINISHED"
@@ -210,7 +203,7 @@ def test_the_study_has_its_file_its_table_and_its_answer(
 @pytest.mark.parametrize("status, outcome", [("interrupted", "KILLED"), ("failed", "FAILED"), ("finished", "FINISHED")])
 def test_the_studys_run_ends_as_the_study_did(study: Study, runs: Runs, status: str, outcome: str) -> None:
     study.run(trial(0))
-    study.listener.started(1, policy("block"))
+    study.begin(1, policy("block"))
     study.finish(status)
     assert runs()["study"].info.status == outcome
     assert runs()["1"].info.status == "KILLED", "nothing is left running"
@@ -219,10 +212,9 @@ def test_the_studys_run_ends_as_the_study_did(study: Study, runs: Runs, status: 
 def test_a_resumed_study_records_what_an_earlier_session_could_not(tracking_database: Path, runs: Runs) -> None:
     first = Study(tracking_database.parent)
     first.run(trial(0))
-    first.listener.started(1, policy("block"))
-    first.listener.catch_up()  # and there it died
+    first.begin(1, policy("block"))  # and there it died
     second = Study(tracking_database.parent)
-    second.listener.open()
+    second.recording.open()
     assert runs()["1"].info.status == "KILLED", "nobody runs it any more"
     second.trials = [trial(0), failure(1, TrialStatus.CANCELLED, "interrupted", "block"), trial(2, "mlp")]
     second.run(trial(3, "block"))
@@ -278,53 +270,6 @@ def test_a_store_in_trouble_is_said_once_and_made_up_for(
         "1": "FAILED",
     }
     assert artifact(runs()["1"], "detail.txt") == "Traceback ..."
-
-
-def test_the_search_does_not_wait_for_a_store_that_is_busy(study: Study, tracking_database: Path, runs: Runs) -> None:
-    study.run(trial(0))
-    with contextlib.closing(sqlite3.connect(tracking_database, isolation_level=None)) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        start = time.monotonic()
-        for number, action in enumerate(("block", "mlp", "attention"), start=1):
-            study.listener.started(number, policy(action))
-            study.trials.append(trial(number, action))
-            study.listener.finished(study.trials[-1], OBJECTIVE.score(study.trials[-1]))
-        assert time.monotonic() - start < 1.0
-        other.execute("ROLLBACK")
-    study.finish()
-    assert {name: run.info.status for name, run in runs().items()} == dict.fromkeys(
-        ("study", "0", "1", "2", "3"), "FINISHED"
-    )
-
-
-def test_a_trial_that_is_shown_late_began_when_it_did(study: Study, tracking_database: Path, runs: Runs) -> None:
-    study.run(trial(0))
-    with contextlib.closing(sqlite3.connect(tracking_database, isolation_level=None)) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        before = time.time()
-        study.listener.started(1, policy("block"))
-        after = time.time()
-        time.sleep(0.2)
-        other.execute("ROLLBACK")
-    study.listener.catch_up()
-    assert 1000 * before - 1 <= runs()["1"].info.start_time <= 1000 * after
-
-
-def test_a_long_wait_at_the_end_is_said(
-    study: Study, tracking_database: Path, runs: Runs, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tuner.recording._SILENT_WAIT_S", 0.05)
-    study.run(trial(0))
-    other = sqlite3.connect(tracking_database, isolation_level=None, check_same_thread=False)
-    with contextlib.closing(other), caplog.at_level(logging.INFO):
-        other.execute("BEGIN EXCLUSIVE")
-        release = threading.Timer(0.5, other.rollback)
-        release.start()
-        study.listener.started(1, policy("block"))
-        study.finish()
-        release.join()
-    assert "MLflow: the last trials are still being recorded" in caplog.messages
-    assert runs()["1"].info.status == "KILLED"
 
 
 def test_a_store_that_is_slow_to_fail_is_not_asked_at_each_trial(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def verify_command(search_file: Path, policy_file: Path, *, as_json: bool) -> in
     objective = Objective(memory_cap_bytes=cap_bytes, has_reference=False)
     score = objective.score(result)
     if as_json:
-        record = trial_record(result, objective, on_front=set(), best=None, baseline_key="")
+        record = trial_record(result, objective, baseline_key="")
         show_text(json.dumps(record.model_dump(mode="json"), indent=1))
     else:
         _show(result, cap_bytes, score.infeasible_reason)

@@ -58,7 +58,7 @@ class MegatronExporter:
         settings = self.settings(trial.to_policy(), context)
         if context.version.command_line is None:
             return dump_yaml_block(settings)
-        return shell_array("RECOMPUTE_ARGS", context.version.command_line.arguments(settings))
+        return shell_array(context.version.command_line.arguments(settings))
 
     def settings(self, policy: RecomputePolicy, context: ExportContext) -> dict[str, object]:
         batch, recompute = batch_arguments(policy), recompute_arguments(policy, context)

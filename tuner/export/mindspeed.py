@@ -101,7 +101,7 @@ class MindSpeedExporter:
         settings = self.settings(trial.to_policy(), context)
         if context.version.command_line is None:
             return dump_yaml_block(settings)
-        return shell_array("RECOMPUTE_ARGS", context.version.command_line.arguments(settings))
+        return shell_array(context.version.command_line.arguments(settings))
 
     def settings(self, policy: RecomputePolicy, context: ExportContext) -> dict[str, object]:
         batch = policy.batch

@@ -5,6 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-def shell_array(name: str, arguments: Iterable[str]) -> str:
-    """``NAME=(`` with one argument a line; a launch script passes it on as ``"${NAME[@]}"``."""
-    return f"{name}=(\n" + "".join(f"    {argument}\n" for argument in arguments) + ")\n"
+def shell_array(arguments: Iterable[str]) -> str:
+    """``RECOMPUTE_ARGS=(`` with one argument a line; a launch script passes it on as ``"${RECOMPUTE_ARGS[@]}"``."""
+    return "RECOMPUTE_ARGS=(\n" + "".join(f"    {argument}\n" for argument in arguments) + ")\n"

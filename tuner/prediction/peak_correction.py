@@ -73,7 +73,3 @@ class PeakCorrection:
     def is_vague(self) -> bool:
         """True where predicted peaks say little about measured ones."""
         return self.worst_ratio > (1 + _VAGUE) * self.ratio
-
-    def safe_bytes(self, cap_bytes: float) -> float:
-        """The largest predicted peak that is expected to be measured within the cap."""
-        return cap_bytes / self.worst_ratio

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from tuner.front_figure import draw_front
-from tuner.front_points import FrontData, FrontTrial, around_the_cap, front_points
+from tuner.front_points import FrontData, around_the_cap, front_points
 from tuner.report.figure import FigureView, PageFigure, page_figure
 from tuner.results import StudyResults, TrialRecord
 
@@ -15,48 +13,22 @@ _HOW_TO_READ = (
 )
 
 
-class _Speed(NamedTuple):
-    value: float | None
-    standard_error: float | None
-
-
-def front_trials(results: StudyResults) -> list[FrontTrial]:
+def front_trials(results: StudyResults) -> list[TrialRecord]:
     """The study's trials as the figure of the front takes them; speeds of the playoff where there are some."""
-    return [
-        FrontTrial(
-            number=trial.number,
-            status=trial.status.value,
-            policy_summary=trial.policy_summary,
-            micro_batch_size=trial.micro_batch_size,
-            gradient_accumulation_steps=trial.gradient_accumulation_steps,
-            feasible=trial.feasible,
-            on_front=trial.on_front,
-            is_best=trial.is_best,
-            samples_per_second=trial.samples_per_second,
-            tokens_per_second=trial.tokens_per_second,
-            relative_speed=speed.value,
-            relative_speed_spread=speed.standard_error,
-            peak_memory_bytes=trial.peak_memory_bytes,
-            predicted_peak_memory_bytes=trial.predicted_peak_memory_bytes,
-            verdict=trial.verification.verdict.value if trial.verification is not None else None,
-            reason=trial.reason or trial.infeasible_reason,
-            is_baseline=trial.is_baseline,
-        )
-        for trial in results.trials
-        for speed in [_relative_speed(results, trial)]
-    ]
+    return [_as_timed_in_turn(results, trial) for trial in results.trials]
 
 
-def _relative_speed(results: StudyResults, trial: TrialRecord) -> _Speed:
-    """As the tables compare it: by the playoff where the trial and the baseline were timed in turn."""
+def _as_timed_in_turn(results: StudyResults, trial: TrialRecord) -> TrialRecord:
+    """With its speed as the tables compare it: by the playoff where the trial and the baseline took part."""
     baseline, playoff = results.baseline, results.playoff
     ratio = None
     if baseline is not None and playoff is not None and trial.number != baseline.number:
         ratio = playoff.ratio(trial.number, baseline.number)
     if ratio is None or baseline is None or baseline.relative_speed is None:
-        return _Speed(trial.relative_speed, trial.relative_speed_spread)
-    error = None if ratio.standard_error is None else ratio.standard_error * baseline.relative_speed
-    return _Speed(ratio.value * baseline.relative_speed, error)
+        return trial
+    unit = baseline.relative_speed
+    error = None if ratio.standard_error is None else ratio.standard_error * unit
+    return trial.model_copy(update={"relative_speed": ratio.value * unit, "relative_speed_spread": error})
 
 
 def front_figure(results: StudyResults) -> PageFigure | None:

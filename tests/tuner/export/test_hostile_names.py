@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from built_results import build_results
 from exported_studies import MIB, measured, policy
 
 from runners.trial import ModelInspection
@@ -22,7 +23,6 @@ from tuner.export.export_trial import export_trial
 from tuner.export.registry import EXPORTERS
 from tuner.objective import Objective
 from tuner.results import StudyResults
-from tuner.results_ledger import build_results
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -41,7 +41,6 @@ def study_named(name: str) -> StudyResults:
     shape = ModelShape(1000, (BlockList(name, name, 12, units),))
     return build_results(
         study=name,
-        status="finished",
         stop_reason=name,
         search={"model": {"factory": name, "dtype": name}},
         inspection=ModelInspection(shape=shape, model_class=name, tokens_per_sample=128),

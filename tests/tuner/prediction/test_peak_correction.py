@@ -10,21 +10,20 @@ from tuner.prediction.peak_correction import PeakCorrection, PeakPair
 def test_before_any_measurement_a_per_cent_is_left() -> None:
     correction = PeakCorrection.fit([], prior_error=0.002)
     assert correction.ratio == 1.0
-    assert correction.safe_bytes(1_000) == pytest.approx(1_000 / 1.012)
+    assert correction.worst_ratio == pytest.approx(1.012)
 
 
 def test_exact_predictions_leave_next_to_nothing() -> None:
     correction = PeakCorrection.fit([PeakPair(100, 100), PeakPair(250, 250)], prior_error=0.0)
-    assert correction.safe_bytes(1_000) == 1_000
-    single = PeakCorrection.fit([PeakPair(100, 100)], prior_error=0.0)
-    assert 999 < single.safe_bytes(1_000) < 1_000
+    assert correction.worst_ratio == 1
+    assert 1 < PeakCorrection.fit([PeakPair(100, 100)], prior_error=0.0).worst_ratio < 1.001
 
 
 def test_a_steady_overhead_is_taken_off_the_cap() -> None:
     pairs = [PeakPair(100, 110), PeakPair(200, 220), PeakPair(300, 330)]
     correction = PeakCorrection.fit(pairs, prior_error=0.0)
     assert correction.ratio == pytest.approx(1.1)
-    assert correction.safe_bytes(1_000) == pytest.approx(1_000 / 1.1)
+    assert correction.worst_ratio == pytest.approx(1.1)
 
 
 def test_few_ratios_that_agree_may_do_so_by_chance() -> None:
@@ -43,7 +42,7 @@ def test_an_unsteady_overhead_leaves_as_much_room_as_it_varies() -> None:
 def test_a_refusal_says_that_the_peak_is_above_the_cap() -> None:
     correction = PeakCorrection.fit([PeakPair(900, 1_000, refused=True)], prior_error=0.0)
     assert correction.ratio == 1.0
-    assert correction.safe_bytes(1_000) < 900
+    assert correction.worst_ratio > 1_000 / 900
 
 
 def test_a_refusal_that_measured_ratios_explain_is_no_news() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from built_results import build_results
 from simulation import ENVIRONMENT, MATCH
 
 from runners.trial import ModelInspection, TrialResult, TrialStatus
@@ -19,7 +20,6 @@ from tuner.export.registry import EXPORTERS
 from tuner.export.versions import choose_version
 from tuner.objective import Objective
 from tuner.results import StudyResults
-from tuner.results_ledger import build_results
 from tuner.selfcheck.records import SelfCheckReport
 from tuner.selfcheck.self_check import describe_report, self_check
 
@@ -52,8 +52,6 @@ def study_of(regions: tuple[Region, ...], *, preserve: bool = True, **model: Any
     }
     return build_results(
         study="small",
-        status="finished",
-        stop_reason=None,
         search=search,
         inspection=ModelInspection(
             shape=shape, model_class="GPT2LMHeadModel", tokens_per_sample=16, device_memory_bytes=10**9, environment={}
