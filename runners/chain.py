@@ -7,10 +7,10 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import nn
 
 from runners.call_trace import Call
+from runners.same_values import same_values
 
 
 def segment_refusal(names: Sequence[str], blocks: Sequence[nn.Module], calls: Sequence[Call]) -> str | None:
@@ -60,7 +60,7 @@ def _pair_refusal(name: str, call: Call, next_name: str, next_call: Call, calls:
     keys = [*range(len(call.args)), *call.kwargs]
     for key in keys[1:]:
         argument = _argument_name(call, key)
-        if not _same(_argument(call, key), _argument(next_call, key)):
+        if not same_values(_argument(call, key), _argument(next_call, key)):
             return f"{next_name} receives another {argument} than {name}"
         if call.versions.get(key) != next_call.versions.get(key):
             return f"{argument} is edited in place between {name} and {next_name}"
@@ -82,16 +82,3 @@ def _argument_name(call: Call, key: int | str) -> str:
     parameters = list(inspect.signature(call.owner.forward).parameters.values())
     positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return positional[key] if key < len(positional) else f"argument {key + 1}"
-
-
-def _same(left: Any, right: Any) -> bool:
-    """The same object, or containers of the same objects, or equal plain values."""
-    if left is right:
-        return True
-    if type(left) is not type(right) or isinstance(left, torch.Tensor):
-        return False
-    if isinstance(left, tuple | list):
-        return len(left) == len(right) and all(map(_same, left, right))
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
-    return isinstance(left, bool | int | float | str) and bool(left == right)

@@ -53,7 +53,7 @@ def total_resources() -> dict[str, float]:
     return dict(ray.cluster_resources())  # type: ignore[no-untyped-call]  # as above
 
 
-def default_resources(nodes: Sequence[Mapping[str, Any]], num_ranks: int = 1) -> dict[str, float]:
+def default_resources(nodes: Sequence[Mapping[str, Any]], num_ranks: int) -> dict[str, float]:
     """Of each rank of a trial: one accelerator where the cluster has some, else its part of the CPUs of a node."""
     for accelerator in _ACCELERATORS:
         if any(node["Resources"].get(accelerator, 0) >= 1 for node in nodes):

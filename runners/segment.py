@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from runners.recompute_region import Region
+from runners.same_values import same_values
 
 
 class SegmentError(RuntimeError):
@@ -158,19 +159,7 @@ def _first_difference(
     if list(first_kwargs) != list(kwargs):
         return "set of keyword arguments"
     for position in range(1, len(args)):
-        if not _same(first_args[position], args[position]):
+        if not same_values(first_args[position], args[position]):
             return f"argument {position + 1}"
     names = list(kwargs) if args else list(kwargs)[1:]
-    return next((name for name in names if not _same(first_kwargs[name], kwargs[name])), None)
-
-
-def _same(left: Any, right: Any) -> bool:
-    if left is right:
-        return True
-    if type(left) is not type(right):
-        return False
-    if isinstance(left, tuple | list):
-        return len(left) == len(right) and all(map(_same, left, right))
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
-    return isinstance(left, bool | int | float | str) and bool(left == right)
+    return next((name for name in names if not same_values(first_kwargs[name], kwargs[name])), None)

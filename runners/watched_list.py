@@ -23,7 +23,7 @@ class WatchedList:
     """
 
     def __init__(
-        self, container: Container, unit_paths: Mapping[str, Sequence[str]], inner_units: Sequence[str] = ()
+        self, container: Container, unit_paths: Mapping[str, Sequence[str]], inner_units: Sequence[str]
     ) -> None:
         self.container = container
         spans = {unit: paths[0] for unit, paths in unit_paths.items() if is_spans(paths[0])}

@@ -37,7 +37,7 @@ class WorkerSession:
         # After the modules of the user's code were run, which happens once in a process.
         self._process_state = ProcessState()
 
-    def rig(self, policy: RecomputePolicy | None = None) -> Rig:
+    def rig(self, policy: RecomputePolicy | None) -> Rig:
         """A fresh model under the policy, divided over the ranks."""
         return Rig(self.workload, self.spec, self.device, policy, ranks=self.ranks)
 

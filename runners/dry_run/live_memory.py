@@ -144,7 +144,7 @@ class LiveMemory(FakeValues):  # type: ignore[no-untyped-call]  # torch leaves i
 
         return None if self._scratch is None else self._scratch.ran(func, args, kwargs, output, true_bytes)
 
-    def _hold_strided(self, tensor: torch.Tensor, num_bytes: int | None = None) -> None:
+    def _hold_strided(self, tensor: torch.Tensor, num_bytes: int | None) -> None:
         if tensor.layout == torch.strided:
             self.hold(tensor, num_bytes)
         elif tensor.layout == torch.sparse_coo:

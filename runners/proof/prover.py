@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from runners.devices.base import Device
 from runners.parallel.division import division_key
-from runners.parallel.ranks import ALONE, Ranks, any_rank
+from runners.parallel.ranks import Ranks, any_rank
 from runners.proof.compare import (
     Difference,
     compare_records,
@@ -78,7 +78,7 @@ class Prover:
         device: Device,
         *,
         global_batch_size: int,
-        ranks: Ranks = ALONE,
+        ranks: Ranks,
     ) -> None:
         self._setup = ProofSetup(workload, spec, device, ranks)
         self._ranks = ranks

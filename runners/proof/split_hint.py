@@ -20,7 +20,7 @@ def explain_split(
     *,
     whole_loss: float,
     loss_of_part: Callable[[Mapping[str, Any]], float],
-    num_ranks: int = 1,
+    num_ranks: int,
 ) -> str | None:
     """One clause that says which property of the model or data makes division change the training; None if unknown."""
     normalized = _batch_statistics(model)

@@ -272,7 +272,7 @@ def _judged(
 def _silent_run(
     setup: ProofSetup,
     micro_batches: list[dict[str, Any]],
-    placed: RecomputePolicy | None = None,
+    placed: RecomputePolicy | None,
     *,
     reduces_each: bool = False,
 ) -> tuple[TrainingRecord, set[str]]:

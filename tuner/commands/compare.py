@@ -10,7 +10,7 @@ from tuner.console import EXIT_DONE, show, show_text
 from tuner.studies import find_study
 
 
-def compare_command(study_a: str, study_b: str, *, output_dir: Path, uri: str | None = None, as_json: bool) -> int:
+def compare_command(study_a: str, study_b: str, *, output_dir: Path, uri: str | None, as_json: bool) -> int:
     """Prints the comparison; gives back the exit code."""
     a, b = (find_study(study, output_dir=output_dir, uri=uri) for study in (study_a, study_b))
     comparison = compare_studies(a, b)

@@ -49,9 +49,7 @@ class ExportOptions:
     uri: str | None = None
 
 
-def export_command(
-    study: str, export_format: str, options: ExportOptions, *, output_dir: Path, as_json: bool = False
-) -> int:
+def export_command(study: str, export_format: str, options: ExportOptions, *, output_dir: Path, as_json: bool) -> int:
     """Writes the config to a file or to standard output, or into the user's own; gives back the exit code."""
     exporter = _exporter(export_format)
     _refuse_contradictions(options)

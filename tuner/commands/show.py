@@ -10,7 +10,7 @@ from tuner.summary import summarize
 from tuner.tables import front_table, trials_table
 
 
-def show_command(study: str, *, output_dir: Path, uri: str | None = None, all_trials: bool, as_json: bool) -> int:
+def show_command(study: str, *, output_dir: Path, uri: str | None, all_trials: bool, as_json: bool) -> int:
     """Prints the study; gives back the exit code."""
     _, results = find_study(study, output_dir=output_dir, uri=uri)
     if as_json:

@@ -38,7 +38,7 @@ def refuse_unless_sayable(
     trial: TrialRecord,
     context: ExportContext,
     *,
-    memory_cap_bytes: int | None = None,
+    memory_cap_bytes: int | None,
 ) -> None:
     """Raises what `export_trial` would."""
     refusal = check(exporter, trial.to_policy(), context) or _unproven(exporter, trial)

@@ -32,8 +32,7 @@ from tuner.export.megatron_arguments import (
     rng_conflict,
 )
 from tuner.export.notes import autocast_note, processes_note
-from tuner.export.shell_array import shell_array
-from tuner.export.yaml_block import dump_yaml_block
+from tuner.export.settings_text import settings_text
 from tuner.results import StudyResults, TrialRecord
 
 _LLM, _MM, _MM_ANY_UNIT = "llm-fsdp2", "mm-fsdp2", "mm-fsdp2-units"
@@ -98,10 +97,7 @@ class MindSpeedExporter:
         return rng_conflict(policy)
 
     def write(self, study: StudyResults, trial: TrialRecord, context: ExportContext) -> str:
-        settings = self.settings(trial.to_policy(), context)
-        if context.version.command_line is None:
-            return dump_yaml_block(settings)
-        return shell_array(context.version.command_line.arguments(settings))
+        return settings_text(self.settings(trial.to_policy(), context), context.version.command_line)
 
     def settings(self, policy: RecomputePolicy, context: ExportContext) -> dict[str, object]:
         batch = policy.batch

@@ -18,7 +18,7 @@ def nearest_trials(
     trial: TrialRecord,
     context: ExportContext,
     *,
-    memory_cap_bytes: int | None = None,
+    memory_cap_bytes: int | None,
 ) -> list[tuple[TrialRecord, float | None]]:
     """Feasible trials that the stack says exactly, those of the front first, then the fastest first.
 
@@ -43,7 +43,7 @@ def describe_nearest(
     trial: TrialRecord,
     context: ExportContext,
     *,
-    memory_cap_bytes: int | None = None,
+    memory_cap_bytes: int | None,
 ) -> tuple[str, ...]:
     """The nearest ones, a line each; one line that says so where there is none."""
     nearest = nearest_trials(exporter, study, trial, context, memory_cap_bytes=memory_cap_bytes)

@@ -88,16 +88,6 @@ def make_plan(request: PlanRequest, dry_run: DryRunResult, dry_run_peaks: DryRun
     if cut is not None and (profile.refusal is not None or request.num_shards > 1):
         why = profile.refusal or f"--shard is {request.num_shards}, which goes with data parallel ranks; leave it out"
         raise NotPredictableError(f"runner.strategy is pipeline, whose stages cannot be predicted: {why}")
-    if cut is not None:
-        predictor = stretches_predictor(
-            request.choices,
-            dry_run,
-            request.times,
-            cap_bytes=request.cap_bytes,
-            tokens=request.inspection.tokens_per_sample,
-            cut=cut,
-        )
-        return whole.plan(predictor, profile, None)
     if profile.refusal is None:
         predictor = stretches_predictor(
             request.choices,
@@ -108,8 +98,9 @@ def make_plan(request: PlanRequest, dry_run: DryRunResult, dry_run_peaks: DryRun
             strategy=request.strategy,
             num_ranks=request.num_ranks,
             is_on_cpu=request.counts_copies,
+            cut=cut,
         )
-        return whole.plan(predictor, profile, _Memory(profile, request))
+        return whole.plan(predictor, profile, _Memory(profile, request) if cut is None else None)
     if request.num_shards > 1:
         raise NotPredictableError(
             f"--shard is {request.num_shards}, which takes peaks added up from single blocks, and this model allows "

@@ -47,9 +47,9 @@ class PolicyStudy:
         study: optuna.Study,
         space: SearchSpace,
         sampler: PolicySampler,
-        storage: DriverStorage | None = None,
+        storage: DriverStorage | None,
         *,
-        predict: Predictor | None = None,
+        predict: Predictor | None,
     ) -> None:
         """Stores a study whose trials are all of this space.
 
