@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 
 from runners.trial import MeasurementSpec, TrialResult, TrialSpec, WorkloadSpec
 from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy, Region
+
+# Behind everything else, so that no folder of tests shadows a package.
+sys.path.append(str(Path(__file__).parent))
 
 MODELS = Path(__file__).parent / "models"
 UNITS = (("attention", "attn"), ("mlp", "mlp"))

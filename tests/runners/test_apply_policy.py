@@ -4,88 +4,28 @@ import copy
 import inspect
 import io
 import pickle
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from placed_gpt import (
+    NUM_BLOCKS,
+    Recomputes,
+    assert_same,
+    gradients,
+    make_batch,
+    make_model,
+    make_policy,
+    placements,
+    surface,
+)
 from torch import nn
 
 from runners.apply_policy import apply_policy
-from runners.workloads.gpt import GPT, gpt
-from search_spaces.policy import (
-    BatchShape,
-    BlockListPlacement,
-    PolicyError,
-    RecomputePolicy,
-    Region,
-)
-
-NUM_BLOCKS = 5
-UNITS = (("attention", "attn"), ("mlp", "mlp"))
-PLACEMENTS = {
-    "block": (Region(0, 4, "block"),),
-    "attention": (Region(0, 4, "attention"),),
-    "mlp": (Region(1, 3, "mlp"),),
-    "both units": (Region(0, 4, "attention+mlp"),),
-    "segments with a shorter last one": (Region(0, 4, "segment", 2),),
-    "one segment longer than the list": (Region(0, 4, "segment", 9),),
-    "a mixture": (Region(0, 1, "segment", 2), Region(2, 2, "mlp"), Region(4, 4, "block")),
-}
-placements = pytest.mark.parametrize("regions", PLACEMENTS.values(), ids=PLACEMENTS.keys())
-
-
-def make_policy(*regions: Region, path: str = "blocks", num_blocks: int = NUM_BLOCKS, rng: bool = True) -> Any:
-    placement = BlockListPlacement(path, num_blocks, UNITS, regions)
-    return RecomputePolicy(BatchShape(2, 1, 1, 2), (placement,), preserve_rng_state=rng)
-
-
-def make_model(dropout: float = 0.2) -> GPT:
-    torch.manual_seed(0)
-    return gpt(n_layer=NUM_BLOCKS, n_embd=16, n_head=2, vocab_size=32, max_sequence_length=16, dropout=dropout)
-
-
-def make_batch(model: GPT) -> dict[str, torch.Tensor]:
-    torch.manual_seed(1)
-    return model.example_batch(2, 8)
-
-
-def gradients(model: nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    model.zero_grad()
-    torch.manual_seed(2)
-    model(**batch).backward()
-    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-
-
-def assert_same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> None:
-    assert left.keys() == right.keys()
-    assert [name for name in left if not torch.equal(left[name], right[name])] == []
-
-
-def surface(model: nn.Module) -> Any:
-    """All that other code may hold on to: names, objects, hooks and modes."""
-    return (
-        [(name, id(module), type(module), module.training) for name, module in model.named_modules()],
-        [(name, id(parameter)) for name, parameter in model.named_parameters(remove_duplicate=False)],
-        [(name, id(buffer)) for name, buffer in model.named_buffers()],
-        [(name, tensor.data_ptr()) for name, tensor in model.state_dict().items()],
-        [list(module._forward_hooks) + list(module._forward_pre_hooks) for module in model.modules()],
-    )
-
-
-class Recomputes:
-    """Counts the rebuilds of each region."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    @contextmanager
-    def recomputing(self, region_name: str) -> Iterator[None]:
-        self.names.append(region_name)
-        yield
+from runners.workloads.gpt import GPT
+from search_spaces.policy import BatchShape, BlockListPlacement, PolicyError, RecomputePolicy, Region
 
 
 class TestSameTraining:
@@ -276,57 +216,6 @@ class TestModes:
         assert_same(joint(model), joint(make_model()))
 
 
-class TestHooks:
-    @placements
-    def test_forward_hooks_fire_once_per_step_with_the_plain_outputs(self, regions: tuple[Region, ...]) -> None:
-        def outputs(model: GPT) -> list[torch.Tensor]:
-            seen: list[torch.Tensor] = []
-            for block in model.blocks:
-                block.register_forward_hook(lambda _m, _args, output: seen.append(output.detach().clone()))
-            gradients(model, make_batch(model))
-            return seen
-
-        model = make_model()
-        apply_policy(model, make_policy(*regions))
-        ours, plain = outputs(model), outputs(make_model())
-        assert len(ours) == NUM_BLOCKS
-        assert all(torch.equal(a, b) for a, b in zip(ours, plain, strict=True))
-
-    @pytest.mark.parametrize("action", ["block", "attention+mlp"])
-    def test_backward_hooks_fire_once_per_step_with_the_plain_gradients(self, action: str) -> None:
-        def seen_gradients(model: GPT) -> list[torch.Tensor]:
-            seen: list[torch.Tensor] = []
-            for block in model.blocks:
-                block.register_full_backward_hook(lambda _m, _gi, output: seen.append(output[0].clone()))
-                block.mlp.register_full_backward_hook(lambda _m, _gi, output: seen.append(output[0].clone()))
-            gradients(model, make_batch(model))
-            return seen
-
-        model = make_model()
-        apply_policy(model, make_policy(Region(0, 4, action)))
-        ours, plain = seen_gradients(model), seen_gradients(make_model())
-        assert len(ours) == 2 * NUM_BLOCKS
-        assert all(torch.equal(a, b) for a, b in zip(ours, plain, strict=True))
-
-    def test_tensor_hooks_on_outputs_inside_a_segment_see_the_plain_gradients(self) -> None:
-        def seen_gradients(model: GPT) -> list[torch.Tensor]:
-            seen: list[torch.Tensor] = []
-
-            def watch(_module: nn.Module, _args: Any, output: torch.Tensor) -> None:
-                output.register_hook(lambda gradient: seen.append(gradient.clone()))
-
-            for block in model.blocks:
-                block.register_forward_hook(watch)
-            gradients(model, make_batch(model))
-            return seen
-
-        model = make_model()
-        apply_policy(model, make_policy(Region(0, 4, "segment", 3)))
-        ours, plain = seen_gradients(model), seen_gradients(make_model())
-        assert len(ours) == NUM_BLOCKS
-        assert all(torch.equal(a, b) for a, b in zip(ours, plain, strict=True))
-
-
 class TestUndo:
     def test_second_undo_has_no_effect(self) -> None:
         model = make_model()
@@ -513,68 +402,3 @@ class TestOddBlocks:
         assert len(plain) == 2 * NUM_BLOCKS
         apply_policy(model, make_policy(Region(0, 4, "segment", 2)))
         assert_same(gradients(model, batch), plain)
-
-
-class TestBeforeOtherWrappers:
-    @pytest.mark.slow
-    @pytest.mark.filterwarnings("ignore::UserWarning:torch")
-    def test_compiled_afterwards(self) -> None:
-        model = make_model()
-        batch = make_batch(model)
-        plain = gradients(model, batch)
-        apply_policy(model, make_policy(Region(0, 0, "block"), Region(1, 1, "mlp"), Region(2, 4, "segment", 3)))
-        compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-        model.zero_grad()
-        torch.manual_seed(2)
-        try:
-            compiled(**batch).backward()
-        finally:
-            torch._dynamo.reset()
-        assert_same({name: p.grad for name, p in model.named_parameters() if p.grad is not None}, plain)
-
-
-@pytest.fixture
-def process_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[None]:
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
-
-
-@pytest.mark.usefixtures("process_group")
-class TestBeforeDistributedWrappers:
-    @placements
-    def test_ddp_afterwards(self, regions: tuple[Region, ...]) -> None:
-        model = make_model()
-        batch = make_batch(model)
-        plain = gradients(model, batch)
-        apply_policy(model, make_policy(*regions))
-        model.zero_grad()
-        wrapped = nn.parallel.DistributedDataParallel(model)
-        torch.manual_seed(2)
-        wrapped(**batch).backward()
-        assert_same({name: p.grad for name, p in model.named_parameters() if p.grad is not None}, plain)
-
-    @pytest.mark.parametrize("regions", [PLACEMENTS["block"], PLACEMENTS["both units"]], ids=["block", "units"])
-    def test_every_block_fully_sharded_afterwards(self, regions: tuple[Region, ...]) -> None:
-        self.assert_sharded_training_is_plain(regions, [[index] for index in range(NUM_BLOCKS)])
-
-    def test_every_segment_fully_sharded_as_one_group_afterwards(self) -> None:
-        self.assert_sharded_training_is_plain((Region(0, 4, "segment", 3),), [[0, 1, 2], [3, 4]])
-
-    def assert_sharded_training_is_plain(self, regions: tuple[Region, ...], groups: list[list[int]]) -> None:
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
-
-        model = make_model()
-        batch = make_batch(model)
-        plain = gradients(model, batch)
-        apply_policy(model, make_policy(*regions))
-        model.zero_grad()
-        mesh = init_device_mesh("cpu", (1,))
-        for group in groups:
-            fully_shard([model.blocks[index] for index in group], mesh=mesh)
-        fully_shard(model, mesh=mesh)
-        torch.manual_seed(2)
-        model(**batch).backward()
-        sharded: dict[str, Any] = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-        assert_same({name: gradient.full_tensor() for name, gradient in sharded.items()}, plain)

@@ -4,14 +4,13 @@ import copy
 import importlib.util
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from placed_gpt import Recomputes
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -206,16 +205,6 @@ def test_an_activation_in_place_is_an_error_that_says_so() -> None:
     apply_policy(model, policy("activation"))
     with pytest.raises(RuntimeError, match=r"the output of up was edited in place, so .* take this unit out"):
         train(model)
-
-
-class Recomputes:
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    @contextmanager
-    def recomputing(self, region_name: str) -> Iterator[None]:
-        self.names.append(region_name)
-        yield
 
 
 def test_each_rebuild_is_told_to_the_observer() -> None:

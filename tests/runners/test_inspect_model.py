@@ -1,83 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
+from inspected_model import WIDTH, Attention, Block, FeedForward, Model, inspect, only_list
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from runners.base import WorkloadError
-from runners.inspect_model import InspectedModel, inspect_model
 from search_spaces.model_shape import BlockList
-
-WIDTH = 16
-
-
-class Attention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
-        self.proj = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.qkv(x).chunk(3, dim=-1)
-        return self.proj(torch.softmax(q @ k.transpose(-1, -2), dim=-1) @ v)
-
-
-class FeedForward(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.up = nn.Linear(WIDTH, 4 * WIDTH)
-        self.down = nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(torch.relu(self.up(x)))
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.ln1 = nn.LayerNorm(WIDTH)
-        self.sa = Attention()
-        self.ln2 = nn.LayerNorm(WIDTH)
-        self.ffwd = FeedForward()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.sa(self.ln1(x))
-        return x + self.ffwd(self.ln2(x))
-
-
-class Model(nn.Module):
-    """Blocks one after another; a subclass changes how they are called."""
-
-    def __init__(self, blocks: nn.Module | None = None) -> None:
-        super().__init__()
-        self.inlet = nn.Linear(WIDTH, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(4)) if blocks is None else blocks
-        self.head = nn.Linear(WIDTH, 1)
-
-    def run_blocks(self, x: torch.Tensor) -> torch.Tensor:
-        for block in self.blocks:
-            x = block(x)
-        return x
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.run_blocks(self.inlet(x))).mean()
-
-
-def inspect(
-    model: nn.Module, blocks: Sequence[str] | None = None, units: Mapping[str, str] | None = None, **inputs: Any
-) -> InspectedModel:
-    inputs = inputs or {"x": torch.randn(2, 5, WIDTH)}
-    return inspect_model(model, run_step=lambda: model(**inputs), blocks=blocks, units=units)
-
-
-def only_list(model: nn.Module, **options: Any) -> BlockList:
-    (found,) = inspect(model, **options).shape.block_lists
-    return found
 
 
 def test_lecture_style_gpt_is_found_with_both_units_and_is_a_chain() -> None:
@@ -96,19 +28,6 @@ def test_parameters_that_are_tied_count_once() -> None:
     untied = inspect(model).shape.num_parameters
     model.blocks[1].ffwd.up.weight = model.blocks[0].ffwd.up.weight
     assert inspect(model).shape.num_parameters == untied - 4 * WIDTH * WIDTH
-
-
-def test_torch_transformer_encoder_has_methods_as_units() -> None:
-    class Encoder(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, 2, 32, batch_first=True), 3)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.encoder(x).mean()
-
-    units = (("attention", "_sa_block()"), ("mlp", "_ff_block()"))
-    assert only_list(Encoder()) == BlockList("encoder.layers", "TransformerEncoderLayer", 3, units)
 
 
 def test_torch_transformer_has_two_lists_in_the_order_they_run() -> None:
@@ -426,53 +345,6 @@ def test_blocks_skipped_at_random_break_chains_and_nothing_else() -> None:
     assert only_list(model.eval()).can_segment
 
 
-def test_a_unit_skipped_at_random_is_still_a_unit() -> None:
-    class SometimesNoAttention(Block):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if torch.rand(()) > 0.5:
-                x = x + self.sa(x)
-            return x + self.ffwd(x)
-
-    torch.manual_seed(0)
-    assert only_list(Model(nn.ModuleList(SometimesNoAttention() for _ in range(4)))).unit_names == ("attention", "mlp")
-
-
-def test_a_unit_that_runs_twice_is_left_out_with_the_reason() -> None:
-    class TwiceTheMlp(Block):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return super().forward(x) + self.ffwd(x)
-
-    shape = inspect(Model(nn.ModuleList(TwiceTheMlp() for _ in range(2)))).shape
-    assert shape.block_lists[0].units == (("attention", "sa"),)
-    assert "blocks: unit mlp is left out: ffwd is called 2 times by one call of the block." in shape.notes
-
-
-def test_a_unit_whose_module_is_bypassed_is_left_out_with_the_reason() -> None:
-    class Bypassed(Block):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x + self.sa(x) + self.ffwd.down(self.ffwd.up(x))
-
-    shape = inspect(Model(nn.ModuleList(Bypassed() for _ in range(2)))).shape
-    assert shape.block_lists[0].units == (("attention", "sa"),)
-    assert "blocks: unit mlp is left out: ffwd is not called by the block." in shape.notes
-
-
-def test_a_unit_that_is_called_by_its_forward_counts_as_called() -> None:
-    class Direct(Block):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x + self.sa.forward(x) + self.ffwd.forward(x)
-
-    assert only_list(Model(nn.ModuleList(Direct() for _ in range(2)))).unit_names == ("attention", "mlp")
-
-
-def test_a_unit_shared_by_the_blocks_is_left_out_with_the_reason() -> None:
-    blocks = nn.ModuleList(Block() for _ in range(2))
-    blocks[1].ffwd = blocks[0].ffwd
-    shape = inspect(Model(blocks)).shape
-    assert shape.block_lists[0].units == (("attention", "sa"),)
-    assert "blocks: unit mlp is left out: ffwd is one module in several blocks." in shape.notes
-
-
 def test_frozen_blocks_without_a_gradient_are_not_offered() -> None:
     class FrozenTower(Model):
         def __init__(self) -> None:
@@ -536,74 +408,6 @@ def test_lists_of_parts_that_are_never_called_are_explained() -> None:
     pairs = nn.ModuleList(nn.ModuleList([Attention(), FeedForward()]) for _ in range(3))
     (note,) = inspect(PairsOfParts(pairs)).shape.notes
     assert note.startswith("blocks holds lists of parts, which are never called themselves")
-
-
-def test_named_blocks_and_units_are_taken_as_named() -> None:
-    found = only_list(Model(), blocks=["blocks"], units={"expansion": "ffwd.up", "mlp": "ffwd.down"})
-    assert found.units == (("expansion", "ffwd.up"), ("mlp", "ffwd.down"))
-
-
-def test_a_module_that_holds_nothing_but_blocks_can_be_named() -> None:
-    class Stack(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = Block(), Block()
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.second(self.first(x))
-
-    class Stacked(Model):
-        def run_blocks(self, x: torch.Tensor) -> torch.Tensor:
-            return self.blocks(x)
-
-    found = only_list(Stacked(Stack()), blocks=["blocks"])
-    assert found == BlockList("blocks", "Block", 2, (("attention", "sa"), ("mlp", "ffwd")))
-
-
-def test_a_named_unit_of_one_list_only_is_said_for_the_other() -> None:
-    class TwoLists(Model):
-        def __init__(self) -> None:
-            super().__init__()
-            self.more = nn.ModuleList(FeedForward() for _ in range(2))
-
-        def run_blocks(self, x: torch.Tensor) -> torch.Tensor:
-            x = super().run_blocks(x)
-            for block in self.more:
-                x = block(x)
-            return x
-
-    shape = inspect(TwoLists(), blocks=["more", "blocks"], units={"attention": "sa"}).shape
-    assert [(found.path, found.units) for found in shape.block_lists] == [
-        ("blocks", (("attention", "sa"),)),
-        ("more", ()),
-    ]
-    assert any(note.startswith("more: not every block has a unit attention") for note in shape.notes)
-
-
-@pytest.mark.parametrize(
-    "blocks, units, message",
-    [
-        (["block"], None, r"placement.blocks names block, which Model does not have; did you mean blocks\?"),
-        (["blocks.0"], None, r"names blocks.0, which is a Block and no list of blocks .*did you mean blocks\?"),
-        ([""], None, r"names the model itself, which is a Model and no list of blocks"),
-        (["blocks", "blocks"], None, r"names blocks and blocks, which share blocks"),
-        (["none"], None, r"names none, which is empty; known: blocks"),
-        (
-            None,
-            {"mlp": "ffw"},
-            r"placement.units names ffw as mlp, which blocks.0 \(Block\) does not have; did you mean ffwd",
-        ),
-        (None, {"mlp": "ffwrd()"}, r"placement.units names ffwrd\(\) as mlp, which blocks.0 \(Block\)"),
-        (None, {"mlp": "ffwd", "up": "ffwd.up"}, r"names ffwd as mlp and ffwd.up as up; one lies in the other"),
-    ],
-)
-def test_wrong_names_are_refused_with_the_near_ones(
-    blocks: list[str] | None, units: dict[str, str] | None, message: str
-) -> None:
-    model = Model()
-    model.none = nn.ModuleList()
-    with pytest.raises(WorkloadError, match=message):
-        inspect(model, blocks=blocks, units=units)
 
 
 def _code_between(x: torch.Tensor, block: nn.Module) -> torch.Tensor:
