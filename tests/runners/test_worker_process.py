@@ -82,7 +82,7 @@ class TestTrials:
         ("how", "reason"),
         [
             ("kill", "worker died (signal 9, SIGKILL, likely memory)"),
-            ("segfault", "worker died (signal 11, SIGSEGV)"),
+            pytest.param("segfault", "worker died (signal 11, SIGSEGV)", marks=pytest.mark.slow),
             ("fork_and_die", "worker died (exit code 9)"),
         ],
     )
@@ -136,24 +136,21 @@ class TestInspection:
         watched.look()
         return answer
 
-    def test_answers_with_the_shape_or_the_mistake_or_that_it_took_too_long(
+    def test_answers_with_the_shape_or_the_mistake_or_why_there_is_no_answer(
         self, watched: Watched, trials: Trials
     ) -> None:
         answer = self.inspect(watched, trials("stack.py:plain"))
         assert answer["inspection"]["shape"]["block_lists"][0]["path"] == "blocks"
         assert answer["inspection"]["environment"]["num_threads"] == 1
         assert "plian" in self.inspect(watched, trials("stack.py:plian"))["workload_error"]
+        deadly = trials("resources.py:failing", args={"how": "kill", "from_samples": 2})
+        assert self.inspect(watched, deadly)["runner_error"] == (
+            "worker died (signal 9, SIGKILL, likely memory) while the model was built or run"
+        )
         endless = trials("resources.py:failing", args={"how": "loop", "from_samples": 2})
         answer = self.inspect(watched, endless, timeout_s=2.0)
         assert answer == {"workload_error": "the model could not be built and traced within 2 s"}
         assert watched.still_running() == []
-
-    def test_lost_worker_is_told_apart_from_a_mistake(self, watched: Watched, trials: Trials) -> None:
-        deadly = trials("resources.py:failing", args={"how": "kill", "from_samples": 2})
-        answer = self.inspect(watched, deadly)
-        assert (
-            answer["runner_error"] == "worker died (signal 9, SIGKILL, likely memory) while the model was built or run"
-        )
 
 
 @pytest.mark.parametrize(

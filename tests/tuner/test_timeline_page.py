@@ -55,7 +55,7 @@ def open_page(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]
 
 
 @needs_chromium
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (400, "light")])
+@pytest.mark.parametrize(("width", "scheme"), [pytest.param(1280, "dark", marks=pytest.mark.slow), (400, "light")])
 def test_both_steps_are_drawn_within_the_width_of_the_screen(
     open_page: Callable[..., Page], width: int, scheme: str
 ) -> None:

@@ -47,7 +47,7 @@ def stack(
     [
         pytest.param("gpt2", (4,), marks=pytest.mark.slow),
         ("llama_bf16", (2, 4)),
-        ("t5", (2,)),
+        pytest.param("t5", (2,), marks=pytest.mark.slow),
         pytest.param("gpt_autocast_sgd", (2, 4), marks=pytest.mark.slow),
     ],
 )

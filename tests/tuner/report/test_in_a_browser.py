@@ -100,9 +100,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens a file and waits until its figures are drawn; at the end of the test nothing may have gone wrong in it."""
+    """Opens a file and waits until its figures are drawn; in the end nothing may have gone wrong in any page."""
     troubles: list[str] = []
     contexts = []
 
@@ -124,11 +124,17 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
     assert troubles == []
 
 
+@pytest.fixture(scope="module")
+def wide_page(open_page: Callable[..., Page], report: Path) -> Page:
+    """The report on a wide screen; each test leaves it as it was."""
+    return open_page(report)
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
 def test_everything_is_drawn_within_the_width_of_the_screen(
-    open_page: Callable[..., Page], report: Path, width: int, scheme: str
+    open_page: Callable[..., Page], wide_page: Page, report: Path, width: int, scheme: str
 ) -> None:
-    page = open_page(report, width=width, scheme=scheme)
+    page = wide_page if width == 1280 else open_page(report, width=width, scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") == width
     assert page.locator("figure.plot .main-svg").count() >= 5
     assert page.evaluate(TOO_WIDE) == []
@@ -140,8 +146,8 @@ def test_everything_is_drawn_within_the_width_of_the_screen(
     assert page_color == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(17, 21, 26)")
 
 
-def test_hover_tells_the_policy_and_its_figures(open_page: Callable[..., Page], report: Path) -> None:
-    page = open_page(report)
+def test_hover_tells_the_policy_and_its_figures(wide_page: Page) -> None:
+    page = wide_page
     star = page.locator(".front .scatterlayer .trace:last-child .points path").first
     star.scroll_into_view_if_needed()
     box = star.bounding_box()
@@ -155,22 +161,27 @@ def test_hover_tells_the_policy_and_its_figures(open_page: Callable[..., Page], 
     assert "trial 1: best" in told
 
 
-def test_a_change_between_light_and_dark_repaints_the_figures(open_page: Callable[..., Page], report: Path) -> None:
-    page = open_page(report)
+def test_a_change_between_light_and_dark_repaints_the_figures(wide_page: Page) -> None:
+    page = wide_page
     fill = "getComputedStyle(document.querySelector('.front .xtick text')).fill"
     before = page.evaluate(fill)
     page.emulate_media(color_scheme="dark")
     page.wait_for_function(f"{fill} !== '{before}'")
     assert page.evaluate(fill) == page.evaluate(RESOLVE, "--ink")
+    page.emulate_media(color_scheme="light")
+    page.wait_for_function(f"{fill} === '{before}'")
 
 
-def test_a_button_shows_what_lies_outside_the_first_view(open_page: Callable[..., Page], report: Path) -> None:
-    page = open_page(report)
+def test_a_button_shows_what_lies_outside_the_first_view(wide_page: Page) -> None:
+    page = wide_page
     right_end = "document.querySelector('.front .canvas')._fullLayout.xaxis.range[1]"
     assert page.evaluate(right_end) < 30, "around the cap of 20 MiB, so that the front can be seen"
     page.get_by_role("button", name="all 5 measured trials").click()
     page.wait_for_function(f"{right_end} > 90")
-    assert page.get_by_role("button", name="around the cap").get_attribute("aria-pressed") == "false"
+    near = page.get_by_role("button", name="around the cap")
+    assert near.get_attribute("aria-pressed") == "false"
+    near.click()
+    page.wait_for_function(f"{right_end} < 30")
 
 
 def test_pages_work_inside_a_sandboxed_frame(open_page: Callable[..., Page], report: Path, tmp_path: Path) -> None:
