@@ -12,12 +12,12 @@ import pytest
 from drivers import Driver, Ended, KillPoint
 from study_state import Undisturbed, finished_results, state_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.timeout(3600)
 
 #: Of the random points; another number tries other points.
 FIRST_SEED = int(os.environ.get("FAULTS_SEED", "0"))
 #: Studies, and how often the driver of each is killed before it may finish.
-NUM_STUDIES, NUM_KILLS = 60, 4
+NUM_SHORT, NUM_LONG, NUM_KILLS = 1, 60, 4
 EXIT_DONE, EXIT_INTERRUPTED = 0, 130
 
 
@@ -45,7 +45,13 @@ def check_killed(ended: Ended, point: KillPoint) -> None:
         assert ended.code == EXIT_DONE or "interrupted" in said, said
 
 
-@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + NUM_STUDIES), ids=lambda seed: f"seed-{seed}")
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(FIRST_SEED + n, id=f"seed-{FIRST_SEED + n}", marks=[pytest.mark.slow] if n >= NUM_SHORT else [])
+        for n in range(NUM_LONG)
+    ],
+)
 def test_at_random_points(
     tmp_path: Path, new_folder: Callable[[Path], Path], undisturbed: Undisturbed, seed: int
 ) -> None:
