@@ -66,7 +66,7 @@ def uniform_table(plan: Plan) -> RenderableType:
     largest = [each for each in plan.largest_micro_batch if floors or each.action != mixture]
     table.add_row(
         "largest that fits",
-        *("none" if each.micro_batch_size is None else str(each.micro_batch_size) for each in largest),
+        *("-" if each.micro_batch_size is None else str(each.micro_batch_size) for each in largest),
         style="bold",
     )
     return _titled(title, table)
