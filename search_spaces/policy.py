@@ -304,6 +304,11 @@ class RecomputePolicy:
     def recomputes(self) -> bool:
         return any(p.canonical().regions for p in self.placement)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is rebuilt, neither in a region nor by a compiler that is held to a budget of its own."""
+        return self.compile_memory_budget is None and not self.recomputes
+
     def summary(self) -> str:
         """A short line for tables: ``mlp[0-5] block[6-11] @4x2``; several lists are named by their path."""
         parts = []

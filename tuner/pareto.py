@@ -95,7 +95,7 @@ class Standings:
         if not any(_beats(other, candidate) for other in self._front):
             self._front = [other for other in self._front if not _beats(candidate, other)]
             insort(self._front, candidate, key=_fastest_first)
-        if not candidate.result.policy.recomputes:
+        if candidate.result.policy.is_plain:
             self._plain = min(filter(None, (candidate, self._plain)), key=_fastest_first)
         first = self._ranked[0]
         if candidate is first:
@@ -110,11 +110,12 @@ class Standings:
 def complexity(policy: RecomputePolicy) -> tuple[int, int, int, int]:
     """Orders policies from simple to complex.
 
-    By number of regions, then RNG state not preserved, then micro-batches per step, then recomputed blocks.
+    By number of regions (a compiler's budget counts as one), then RNG state not preserved, then micro-batches per step,
+    then recomputed blocks.
     """
     regions = [region for placement in policy.canonical().placement for region in placement.regions]
     return (
-        len(regions),
+        len(regions) + int(policy.compile_memory_budget is not None),
         int(policy.recomputes and not policy.preserve_rng_state),
         policy.batch.gradient_accumulation_steps,
         sum(region.num_blocks for region in regions),

@@ -57,7 +57,7 @@ class StudySummary:
 def summarize(results: StudyResults) -> StudySummary:
     """The answer of a study as it stands."""
     measured = [trial for trial in results.trials if trial.samples_per_second is not None]
-    plain = [trial for trial in measured if not trial.to_policy().recomputes]
+    plain = [trial for trial in measured if trial.to_policy().is_plain]
     everything = [trial for trial in measured if _recomputes_every_block(trial)]
     winner = results.best_trial()
     summary = StudySummary(
@@ -150,7 +150,7 @@ def _how_tied(results: StudyResults, winner: TrialRecord, ties: Sequence[TrialRe
 
 def _against_plain(results: StudyResults, summary: StudySummary, winner: TrialRecord) -> Iterable[str]:
     plain, baseline = summary.best_plain, summary.baseline
-    if not winner.to_policy().recomputes:
+    if winner.to_policy().is_plain:
         yield _why_plain_wins(results)
     elif plain is not None:
         ratio = speed_against(results, winner, plain)
@@ -181,7 +181,7 @@ def _against_plain(results: StudyResults, summary: StudySummary, winner: TrialRe
 
 
 def _why_plain_wins(results: StudyResults) -> str:
-    tried = [t for t in results.trials if t.to_policy().recomputes and t.samples_per_second is not None]
+    tried = [t for t in results.trials if not t.to_policy().is_plain and t.samples_per_second is not None]
     if not results.model.block_lists:
         return "No list of blocks was found, so only micro-batch sizes were compared."
     if not tried:
@@ -204,7 +204,7 @@ def _why_plain_wins(results: StudyResults) -> str:
 
 
 def _why_plain_is_no_answer(results: StudyResults) -> Iterable[str]:
-    tried = [t for t in results.trials if not t.to_policy().recomputes and t.status not in LOST_STATUSES]
+    tried = [t for t in results.trials if t.to_policy().is_plain and t.status not in LOST_STATUSES]
     others = [t for t in tried if not _is_too_large(results, t)]
     if others:
         why = others[0].infeasible_reason

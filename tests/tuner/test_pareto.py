@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -134,6 +135,7 @@ def test_policies_from_simple_to_complex() -> None:
         policy(Region(0, 11, "block")),
         policy(Region(0, 11, "block"), micro_batch_size=2),
         policy(Region(0, 11, "block"), preserve_rng_state=False),
+        replace(policy(Region(0, 11, "block")), compile="blocks", compile_memory_budget=0.5),
         policy(Region(0, 2, "mlp"), Region(3, 11, "block")),
     ]
     shuffled = random.Random(0).sample(ordered, len(ordered))

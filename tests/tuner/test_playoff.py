@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -33,6 +34,12 @@ def test_close_ones_meet_and_distant_ones_do_not() -> None:
 
 def test_plain_training_that_fits_takes_part_however_slow() -> None:
     assert entrants(timed(1, "block", 2, 1.0), timed(2, "none", 1, 0.5)) == [1, 2]
+
+
+def test_what_the_compiler_rebuilds_within_a_budget_is_no_plain_training() -> None:
+    by_compiler = replace(policy("none", 2), compile="blocks", compile_memory_budget=0.5)
+    slow = timed(2, "none", 2, 0.5, policy=by_compiler, peak_memory_bytes=12 * MIB)
+    assert entrants(timed(1, "block", 2, 1.0), slow) == [1]
 
 
 def test_the_baseline_takes_part_although_it_does_not_fit() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from simulation import INSPECTION, MIB, failure, results_of, trial
+from simulation import INSPECTION, MIB, failure, policy, results_of, trial
 
 from runners.trial import Prediction, TrialResult, TrialStatus, Verdict, Verification
 from search_spaces.policy import BatchShape, RecomputePolicy
@@ -73,6 +73,16 @@ def test_plain_training_that_wins_by_its_memory_is_still_plain() -> None:
     assert said[1].startswith(
         "Only plain training was measured, so this says nothing of recompute; go on with --resume"
     )
+
+
+def test_what_the_compiler_rebuilds_within_a_budget_is_recompute() -> None:
+    by_compiler = replace(policy("none", 2), compile="blocks", compile_memory_budget=0.5)
+    best = timed(1, "none", 2, 1.5, policy=by_compiler, peak_memory_bytes=12 * MIB)
+    said = sentences(timed(0, "none", 1, 1.0), best)
+    assert said[0].startswith("Best within 20.0 MiB: trial 1, none compiled blocks budget 0.5 @2x1: ")
+    assert said[1] == "Against plain training that fits (trial 0, none @1x2): 1.50x +-0.02 its speed."
+    said = sentences(timed(0, "none", 1, 1.0), best.model_copy(update={"relative_speed": 0.5}))
+    assert said[1].startswith("No recompute is the best answer here: the one measured placement with recompute was not")
 
 
 def test_plain_training_that_does_not_fit() -> None:

@@ -86,9 +86,16 @@ def _choices(a: Winner, b: Winner) -> Iterator[str]:
     size_a, size_b = a.trial.micro_batch_size, b.trial.micro_batch_size
     if size_a != size_b:
         yield f"B trains {'larger' if size_b > size_a else 'smaller'} micro-batches ({size_b}, A {size_a})"
+    budget_a, budget_b = a.policy.compile_memory_budget, b.policy.compile_memory_budget
     count_a, count_b = num_recomputed_blocks(a.policy), num_recomputed_blocks(b.policy)
-    if count_a != count_b:
+    if budget_a != budget_b:
+        yield f"B leaves what is rebuilt to {_whose_choice(budget_b)}, A to {_whose_choice(budget_a)}"
+    elif count_a != count_b:
         yield f"B recomputes {'fewer' if count_b < count_a else 'more'} blocks ({count_b}, A {count_a})"
+
+
+def _whose_choice(budget: float | None) -> str:
+    return "the placement" if budget is None else f"the compiler within a budget of {budget:g}"
 
 
 def _costs(a: TrialRecord, b: TrialRecord) -> str:

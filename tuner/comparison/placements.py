@@ -46,7 +46,7 @@ def num_recompute_regions(policy: RecomputePolicy) -> int:
 
 
 def likeness(policy: RecomputePolicy) -> object:
-    """Equal for policies that do the same to every list of blocks, whatever its path, at the same micro-batch.
+    """Equal for policies that do the same to every list of blocks, whatever its path, at equal micro-batch and budget.
 
     Lists that are treated alike from end to end compare whatever their length.
     """
@@ -55,7 +55,7 @@ def likeness(policy: RecomputePolicy) -> object:
         is_uniform = len(set(actions)) == 1
         per_list.append(actions[0] if is_uniform else actions)
     placed = tuple(per_list) if policy.recomputes else ()
-    return placed, policy.batch, policy.canonical().preserve_rng_state
+    return placed, policy.batch, policy.canonical().preserve_rng_state, policy.compile_memory_budget
 
 
 def _actions(placement: BlockListPlacement) -> tuple[str, ...]:

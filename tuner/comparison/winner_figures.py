@@ -70,12 +70,17 @@ def _resharding(winner: Winner) -> str | None:
 
 
 def _recomputed_blocks(winner: Winner) -> str:
+    budget = winner.policy.compile_memory_budget
+    if budget is not None:
+        return f"left to the compiler, which may keep {budget:.0%} of the activations"
     return f"{num_recomputed_blocks(winner.policy)} of {sum(p.num_blocks for p in winner.results.model.block_lists)}"
 
 
 def _rng_handling(winner: Winner) -> str:
-    if not winner.policy.recomputes:
+    if winner.policy.is_plain:
         return "nothing is recomputed"
+    if not winner.policy.recomputes:
+        return "left to the compiler"
     return "preserved" if winner.policy.preserve_rng_state else "not preserved"
 
 

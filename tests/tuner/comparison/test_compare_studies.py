@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -268,6 +269,18 @@ class TestWhy:
         )
         assert found.summary[2] == "Neither has tried the other's best, which would fit."
         assert found.summary[3].startswith("No policy was measured in both, ")
+
+    def test_a_best_that_leaves_the_choice_to_the_compiler(self, study_of: StudyOf, compare: Compare) -> None:
+        by_compiler = replace(policy("none", 2), compile="blocks", compile_memory_budget=0.5)
+        best = trial(0, policy=by_compiler, peak_memory_bytes=12 * MIB, recompute_time_s=None)
+        found = compare(study_of(BLOCK), study_of(best))
+        assert found.summary[1] == (
+            "B leaves what is rebuilt to the compiler within a budget of 0.5, A to the placement."
+        )
+        figures = {figure.name: (figure.a, figure.b) for figure in found.figures}
+        of_compiler = "left to the compiler, which may keep 50% of the activations"
+        assert figures["recomputed_blocks"] == ("2 of 2", of_compiler)
+        assert figures["rng_state"] == ("preserved", "left to the compiler")
 
     def test_a_best_that_was_infeasible_in_the_other(self, study_of: StudyOf, compare: Compare) -> None:
         wrong = trial(3, "mlp", verification=Verification(verdict=Verdict.MISMATCH, reason="gradients differ"))

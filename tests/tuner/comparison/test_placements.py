@@ -61,8 +61,9 @@ def test_policies_that_do_the_same_are_alike(a: RecomputePolicy, b: RecomputePol
         (policy(Region(0, 5, "segment", 2)), policy(Region(0, 5, "segment", 3))),
         (policy(), policy(micro=4)),
         (policy(Region(0, 5, "block")), policy(Region(0, 5, "block"), preserve_rng_state=False)),
+        (policy(compile="blocks"), policy(compile="blocks", compile_memory_budget=0.5)),
     ],
-    ids=["blocks", "part-of-another-depth", "segment-size", "micro-batch", "rng"],
+    ids=["blocks", "part-of-another-depth", "segment-size", "micro-batch", "rng", "compiler's budget"],
 )
 def test_policies_that_do_not_are_not(a: RecomputePolicy, b: RecomputePolicy) -> None:
     assert likeness(a) != likeness(b)
