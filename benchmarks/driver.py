@@ -35,14 +35,14 @@ from runners.replay_runner import ReplayRunner
 from runners.trial import ModelInspection, TrialResult, TrialSpec
 from search_spaces.model_shape import BlockList, ModelShape
 from search_spaces.policy import RecomputePolicy
-from tuner.config_file import load_search_file
 from tuner.objective import Score
 from tuner.progress import PlainProgress
 from tuner.results import StudyResults
 from tuner.results_ledger import ResultsLedger
 from tuner.sampling.policy_study import PolicyStudy
 from tuner.search import SearchListener
-from tuner.study_session import Outcome, run_study
+from tuner.search_file.load import load_search_file
+from tuner.study.session import Outcome, run_study
 
 MIB = 2**20
 NUM_BLOCKS = 48

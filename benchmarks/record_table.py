@@ -21,9 +21,9 @@ from table_file import BlockListEntry, Row, TableError, read_table
 from search_spaces.whole_file import write_whole
 from tuner.assemble import output_dir
 from tuner.config import SearchConfig
-from tuner.config_file import ConfigError, load_search_file
 from tuner.results import LOST_STATUSES
 from tuner.results_file import read_results
+from tuner.search_file.load import ConfigError, load_search_file
 from tuner.user_error import UserError
 
 _TABLES = Path(__file__).resolve().parent / "tables"

@@ -26,10 +26,10 @@ from sqlalchemy.engine import Engine
 
 from runners.replay_runner import ReplayRunner
 from runners.trial import TrialResult, TrialSpec, TrialStatus, failed_trial
-from tuner.config_file import load_search_file
 from tuner.progress import PlainProgress
 from tuner.results import StudyResults
-from tuner.study_session import run_study
+from tuner.search_file.load import load_search_file
+from tuner.study.session import run_study
 
 
 @dataclass(frozen=True)

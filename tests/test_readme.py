@@ -16,9 +16,9 @@ from runners.proof.compare import BASE_TOLERANCE, recompute_tolerance, split_tol
 from search_spaces.capacity_model import segmented_activation_bytes
 from tuner import cli, console
 from tuner.config import SearchConfig
-from tuner.config_file import load_search_file
-from tuner.config_schema import json_schema
 from tuner.export.registry import EXPORTERS
+from tuner.search_file.load import load_search_file
+from tuner.search_file.schema import json_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -16,11 +16,11 @@ from search_spaces.actions import OFFLOAD, SELECTIVE, action_kind
 from search_spaces.choices import SearchChoices, every_micro_batch_size
 from search_spaces.policy import COMPILE_BLOCKS, RecomputePolicy
 from tuner.config import ALL_KINDS, SearchConfig
-from tuner.config_names import inner_units_in
 from tuner.export.registry import EXPORTERS
 from tuner.export.target_choices import choices_within
 from tuner.memory_size import describe_bytes
 from tuner.objective import Objective
+from tuner.search_file.names import inner_units_in
 from tuner.shipped_code import code_to_ship
 from tuner.stopping import BaselineFailed, NoFurtherGain, NothingLeft, NumTrials, StopRule, TimeLimit, TooManyFailures
 from tuner.user_error import UserError

@@ -1,4 +1,4 @@
-"""The typed model of search.yaml. Knows no file: lines and messages are the work of config_file.py."""
+"""The typed model of search.yaml. Knows no file: lines and messages are the work of search_file."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 from pydantic_core import PydanticCustomError
 
-from tuner.config_checks import CONTRADICTIONS, contradictions
-from tuner.config_duration import parse_duration
-from tuner.config_names import RNG_OF_TARGET, are_unit_names, default_actions
-from tuner.config_values import (
+from tuner.memory_size import MemorySize, parse_memory_size
+from tuner.search_file.checks import CONTRADICTIONS, contradictions
+from tuner.search_file.duration import parse_duration
+from tuner.search_file.names import RNG_OF_TARGET, are_unit_names, default_actions
+from tuner.search_file.values import (
     AS_TUPLE,
     BY_SHAPE,
     FLAG,
@@ -36,7 +37,6 @@ from tuner.config_values import (
     TrackingStore,
     Units,
 )
-from tuner.memory_size import MemorySize, parse_memory_size
 
 OptimizerName = Literal[
     "adadelta",
@@ -304,7 +304,7 @@ class SearchConfig(_Section):
 
     Built from plain data by ``SearchConfig.model_validate(data, context={"base_dir": folder})``, where files that
     the data name must exist in the folder; without a context that is left open. A ``ValidationError`` says what is
-    wrong; `tuner.config_file.load_search_file` turns it into lines for the user.
+    wrong; `tuner.search_file.load.load_search_file` turns it into lines for the user.
     """
 
     study: StudyName = Field(

@@ -21,11 +21,11 @@ from search_spaces.model_shape import BlockList, ModelShape
 from search_spaces.policy import policy_to_dict
 from search_spaces.registry import make_space
 from tuner import assemble
-from tuner.config_file import load_search_file
 from tuner.prediction.placement_features import PlacementFeatures
 from tuner.results import StudyResults
 from tuner.sampling.registry import SAMPLERS
-from tuner.study_record import search_data
+from tuner.search_file.load import load_search_file
+from tuner.study.record import search_data
 
 MIB = 2**20
 #: Between the peaks that the simulated model has, all of them quarters of a MiB.

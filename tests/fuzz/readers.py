@@ -18,7 +18,6 @@ from search_spaces.policy import PolicyError
 from search_spaces.policy_file import load_policy, policy_to_yaml
 from tuner.comparison.compare_studies import compare_studies
 from tuner.comparison.tables import comparison_tables
-from tuner.config_file import load_search_file, resolved_yaml
 from tuner.console import PlainConsole
 from tuner.export.base import Exporter
 from tuner.export.choose_trial import choose_trial
@@ -28,6 +27,7 @@ from tuner.export.registry import EXPORTERS
 from tuner.export.versions import choose_version
 from tuner.results import StudyResults
 from tuner.results_file import read_results
+from tuner.search_file.load import load_search_file, resolved_yaml
 from tuner.speed_ratio import Playoff
 from tuner.summary import summarize
 from tuner.tables import front_table, trials_table

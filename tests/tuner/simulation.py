@@ -25,11 +25,11 @@ from runners.trial import ModelInspection, TrialResult, TrialSpec, TrialStatus, 
 from search_spaces.model_shape import BlockList, ModelShape
 from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy, Region
 from tuner import assemble, cli
-from tuner.config_file import load_search_file
 from tuner.objective import Objective
 from tuner.progress import PlainProgress
 from tuner.results import StudyResults
-from tuner.study_session import Outcome, run_study
+from tuner.search_file.load import load_search_file
+from tuner.study.session import Outcome, run_study
 
 NUM_BLOCKS = 2
 UNITS = (("attention", "attn"), ("mlp", "mlp"))

@@ -12,7 +12,7 @@ from search_spaces.policy import BatchShape, RecomputePolicy
 from tuner import assemble
 from tuner.assemble import GoalError
 from tuner.config import SearchConfig
-from tuner.config_file import load_search_file
+from tuner.search_file.load import load_search_file
 from tuner.stopping import Progress, first_reason
 
 GIB = 2**30

@@ -12,8 +12,8 @@ from simulation import INSPECTION, measure
 
 from runners.replay_runner import ReplayRunner
 from tuner import assemble
-from tuner.config_file import load_search_file
 from tuner.each_kind import each_kind
+from tuner.search_file.load import load_search_file
 
 WriteSearch = Callable[..., Path]
 Tune = Callable[..., Result]

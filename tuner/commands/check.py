@@ -19,7 +19,6 @@ from search_spaces.policy import NONE, RecomputePolicy
 from tuner import assemble
 from tuner.communication_text import communication_text
 from tuner.config import SearchConfig
-from tuner.config_file import load_search_file
 from tuner.console import EXIT_DONE, EXIT_FAILED, err_console, show, show_text
 from tuner.diagnosis.ablation_table import ablation_table, sizes_table
 from tuner.diagnosis.copies_text import copies_text
@@ -30,6 +29,7 @@ from tuner.diagnosis.place_table import place_table
 from tuner.diagnosis.predicted_sizes import SizePeaks, difference_text, largest_sizes_text, predicted_sizes
 from tuner.diagnosis.stage_floors import stage_floors_text
 from tuner.memory_size import describe_bytes, format_bytes
+from tuner.search_file.load import load_search_file
 from tuner.single_trial import run_single_trial
 from tuner.stage_text import stages_text
 

@@ -16,7 +16,6 @@ from runners.trial import DryRunResult, DryRunSpec, InspectionSpec, ModelInspect
 from search_spaces.policy import RecomputePolicy
 from tuner import assemble
 from tuner.config import SearchConfig
-from tuner.config_file import load_search_file
 from tuner.console import EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_FEASIBLE, err_console, show, show_text
 from tuner.interrupts import Interrupts
 from tuner.memory_size import describe_bytes, format_bytes, parse_memory_size
@@ -25,6 +24,7 @@ from tuner.planning.plan import Plan
 from tuner.planning.plan_tables import plan_tables
 from tuner.planning.study_times import study_times
 from tuner.results import StudyResults
+from tuner.search_file.load import load_search_file
 from tuner.studies import find_study
 from tuner.user_error import UserError
 

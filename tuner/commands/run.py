@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from tuner import assemble
 from tuner.config import ALL_KINDS, SearchConfig
-from tuner.config_file import load_search_file
 from tuner.console import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -23,8 +22,9 @@ from tuner.each_kind import each_kind
 from tuner.interrupts import Interrupts
 from tuner.progress import LiveProgress, PlainProgress
 from tuner.results import StudyResults
-from tuner.study_folder import StudyFolder
-from tuner.study_session import Outcome, Progress, run_study
+from tuner.search_file.load import load_search_file
+from tuner.study.folder import StudyFolder
+from tuner.study.session import Outcome, Progress, run_study
 from tuner.tables import front_table
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from tuner.config_schema import json_schema
 from tuner.console import EXIT_DONE, show_text
+from tuner.search_file.schema import json_schema
 
 
 def schema_command() -> int:

@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 
 from tuner.config import SearchConfig
-from tuner.config_file import load_search_file
 from tuner.console import EXIT_DONE, err_console, show_text
+from tuner.search_file.load import load_search_file
 from tuner.service.job_client import JobClient, ServiceError
 from tuner.service.submission import entrypoint, write_submission
 

@@ -20,12 +20,12 @@ from search_spaces.yaml_words import quoted
 from tuner import assemble
 from tuner.commands.verify import refuse_other_model
 from tuner.config import SearchConfig
-from tuner.config_file import load_search_file
 from tuner.console import EXIT_DONE, EXIT_FAILED, err_console, show, show_text
-from tuner.study_folder import StudyFolder
-from tuner.timeline_page import timeline_html
-from tuner.timeline_table import timeline_table
-from tuner.timeline_text import timeline_json, timeline_sentences
+from tuner.search_file.load import load_search_file
+from tuner.study.folder import StudyFolder
+from tuner.timeline.page import timeline_html
+from tuner.timeline.table import timeline_table
+from tuner.timeline.text import timeline_json, timeline_sentences
 from tuner.user_error import UserError
 
 logger = logging.getLogger(__name__)

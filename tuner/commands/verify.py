@@ -12,11 +12,11 @@ from search_spaces.policy_file import load_policy
 from tuner import assemble
 from tuner.communication_text import communication_text
 from tuner.config import SearchConfig
-from tuner.config_file import load_search_file
 from tuner.console import EXIT_DONE, EXIT_FAILED, EXIT_NOTHING_FEASIBLE, show_text
 from tuner.memory_size import format_bytes
 from tuner.objective import Objective
 from tuner.results_ledger import trial_record
+from tuner.search_file.load import load_search_file
 from tuner.single_trial import run_single_trial
 from tuner.stage_text import stages_text
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tuner.front_figure import draw_front
-from tuner.front_points import FrontData, around_the_cap, front_points
 from tuner.report.figure import FigureView, PageFigure, page_figure
+from tuner.report.front_figure import draw_front
+from tuner.report.front_points import FrontData, around_the_cap, front_points
 from tuner.results import StudyResults, TrialRecord
 
 _HOW_TO_READ = (

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import plotly.graph_objects as go  # type: ignore[import-untyped]  # plotly ships no types
 
 from tuner.drawn_points import distinct_points
-from tuner.front_points import memory_unit
 from tuner.hover_text import hover_text
 from tuner.prediction_errors import ErrorFigures, PredictionErrors, peak_error, step_time_error
 from tuner.report.figure import PageFigure, page_figure
+from tuner.report.front_points import memory_unit
 from tuner.results import TrialRecord
 
 

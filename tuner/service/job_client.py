@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from search_spaces.yaml_words import quoted
-from tuner.config_url import redact_url
+from tuner.search_file.url import redact_url
 from tuner.service.answer_in_time import answer_in_time
 from tuner.user_error import FailedError, UserError
 

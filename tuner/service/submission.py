@@ -7,7 +7,7 @@ from pathlib import Path
 
 from runners.code_package import pack_code, write_code
 from tuner.config import SearchConfig
-from tuner.config_file import resolved_yaml
+from tuner.search_file.load import resolved_yaml
 from tuner.shipped_code import needs_user_files
 
 #: Folder of the search file within what is sent. What is sent is on the import path of the driver, so the user's files

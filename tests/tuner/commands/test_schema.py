@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from click.testing import Result
 
-from tuner.config_schema import json_schema
+from tuner.search_file.schema import json_schema
 
 
 def test_the_schema_is_one_json_document(tune: Callable[..., Result]) -> None:

@@ -15,13 +15,13 @@ from search_spaces.model_shape import BlockList, ModelShape
 from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy, Region
 from search_spaces.registry import make_space
 from tuner.config import Target
-from tuner.config_names import RNG_OF_TARGET
 from tuner.export.base import Exporter
 from tuner.export.check import check
 from tuner.export.context import context_of_shape
 from tuner.export.registry import EXPORTERS
 from tuner.export.target_choices import choices_within
 from tuner.results_file import read_results
+from tuner.search_file.names import RNG_OF_TARGET
 
 NUM_BLOCKS = 6
 UNITS = (("attention", "attn"), ("mlp", "mlp"))

@@ -16,7 +16,7 @@ from tuner.report import front_html, report_html
 from tuner.results import StudyResults
 from tuner.speed_ratio import Playoff
 from tuner.summary import summarize
-from tuner.timeline_page import timeline_html
+from tuner.timeline.page import timeline_html
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")

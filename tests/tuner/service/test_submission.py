@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from tuner.config import SearchConfig
-from tuner.config_file import load_search_file
+from tuner.search_file.load import load_search_file
 from tuner.service.submission import entrypoint, write_submission
 
 

@@ -1,0 +1,1 @@
+"""One study from its first session to its last: its folder, its stores, and what a resume finds of it."""
