@@ -13,7 +13,7 @@ _HOW_TO_READ = (
 )
 
 
-def front_trials(results: StudyResults) -> list[TrialRecord]:
+def trials_timed_in_turn(results: StudyResults) -> list[TrialRecord]:
     """The study's trials as the figure of the front takes them; speeds of the playoff where there are some."""
     return [_as_timed_in_turn(results, trial) for trial in results.trials]
 
@@ -33,7 +33,7 @@ def _as_timed_in_turn(results: StudyResults, trial: TrialRecord) -> TrialRecord:
 
 def front_figure(results: StudyResults) -> PageFigure | None:
     """Speed over peak memory; None where no trial has ended yet."""
-    data = front_points(front_trials(results), memory_cap_bytes=results.memory_cap_bytes)
+    data = front_points(trials_timed_in_turn(results), memory_cap_bytes=results.memory_cap_bytes)
     if not data.points and not data.unmeasured:
         return None
     return page_figure(draw_front(data), caption=_HOW_TO_READ, views=_views(data))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from simulation import MIB, results_of, trial
 
-from tuner.report.front import front_trials
+from tuner.report.front import trials_timed_in_turn
 from tuner.speed_ratio import Playoff
 
 
@@ -11,7 +11,7 @@ def test_trials_of_the_playoff_stand_where_it_puts_them() -> None:
     trials = [trial(0), trial(1, "block"), trial(2, "mlp")]
     speeds = [result.relative_speed for result in trials]
     playoff = Playoff(trials=(1, 0), step_times_s=((2.0,) * 9, (1.0,) * 9))
-    drawn = front_trials(results_of(*trials, cap_bytes=30 * MIB, playoff=playoff))
+    drawn = trials_timed_in_turn(results_of(*trials, cap_bytes=30 * MIB, playoff=playoff))
     assert speeds[0] is not None
     assert drawn[0].relative_speed == speeds[0]
     assert drawn[1].relative_speed == pytest.approx(0.5 * speeds[0])
@@ -20,5 +20,5 @@ def test_trials_of_the_playoff_stand_where_it_puts_them() -> None:
 
 def test_without_a_playoff_they_stand_where_they_were_measured() -> None:
     trials = [trial(0), trial(1, "block")]
-    drawn = front_trials(results_of(*trials, cap_bytes=30 * MIB))
+    drawn = trials_timed_in_turn(results_of(*trials, cap_bytes=30 * MIB))
     assert [point.relative_speed for point in drawn] == [result.relative_speed for result in trials]

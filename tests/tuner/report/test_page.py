@@ -11,7 +11,7 @@ from simulation import ENVIRONMENT, INSPECTION, failure, results_of, trial
 
 from runners.trial import Prediction, TrialStatus
 from search_spaces.policy import BatchShape, RecomputePolicy
-from tuner.report import front_html, front_trials, report_html
+from tuner.report import front_html, report_html
 from tuner.results import StudyResults
 from tuner.results_file import read_results
 from tuner.summary import summarize
@@ -26,13 +26,6 @@ def words(page: str) -> str:
     """What a reader of the page sees, its pictures apart."""
     page = re.sub(r"<(script|style).*?</\1>", "", page, flags=re.DOTALL)
     return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", page).split()))
-
-
-def test_the_figure_is_handed_every_trial_as_it_is(results: StudyResults) -> None:
-    baseline, best, failed = front_trials(results)
-    assert (baseline.number, baseline.is_baseline, baseline.feasible, baseline.verdict) == (0, True, False, "MATCH")
-    assert (best.number, best.is_best, best.on_front, best.peak_memory_bytes) == (1, True, True, 12 * 2**20)
-    assert (failed.status, failed.verdict, failed.reason) == ("FAILED", None, "<b>h.0</b> & more")
 
 
 def test_the_report_answers_first(results: StudyResults) -> None:
