@@ -29,10 +29,10 @@ from tool_figure import figure
 from tool_record import OtherWorkError, SearchNote, ToolRecord
 from tool_report import Failure, Measured, Setup, Versus, best_within, page, table
 
-from runners.cluster_nodes import CPU
+from runners.cluster.agents import worker_environment
+from runners.cluster.nodes import CPU
 from runners.devices.base import Device
 from runners.devices.registry import open_device
-from runners.ray_agents import worker_environment
 
 CAPS = (0.90, 0.75, 0.60, 0.50, 0.40)
 FULL = Work({"n_layer": 12, "n_embd": 256, "n_head": 8, "vocab_size": 4096}, 256, 8, 15, "6m", True)

@@ -13,12 +13,12 @@ from typing import Any, TypeAlias
 
 from torch import nn
 
-from runners.compiled_call import CompiledCall
-from runners.inner_regions import InnerCall, InnerReplacement, MakeRegion, inner_regions
-from runners.offloaded_call import HostCopyObserver, OffloadedCall, OffloadLine
-from runners.recompute_region import RecomputedCall, RecomputeObserver, Region
-from runners.segment import Segment, SegmentHead, SegmentMember
-from runners.unit_path import resolve_unit
+from runners.inspection.unit_path import resolve_unit
+from runners.regions.compiled import CompiledCall
+from runners.regions.inner import InnerCall, InnerReplacement, MakeRegion, inner_regions
+from runners.regions.offloaded import HostCopyObserver, OffloadedCall, OffloadLine
+from runners.regions.region import RecomputedCall, RecomputeObserver, Region
+from runners.regions.segment import Segment, SegmentHead, SegmentMember
 from search_spaces.policy import (
     BLOCK,
     COMPILE_BLOCKS,

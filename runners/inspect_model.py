@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from runners.base import WorkloadError
-from runners.block_lists import (
+from runners.inspection.block_lists import (
     Container,
     candidate_lists,
     choose_block_lists,
@@ -16,12 +16,12 @@ from runners.block_lists import (
     containers_of,
     may_be_named,
 )
-from runners.block_units import ATTENTION, MLP, has_unit, known_paths, unit_candidates
-from runners.call_trace import traced_calls
-from runners.keep_sets import find_keep_sets
-from runners.named_operators import idle_actions
-from runners.own_recompute import is_switched_on, watch_for_recompute
-from runners.watched_list import WatchedList
+from runners.inspection.block_units import ATTENTION, MLP, has_unit, known_paths, unit_candidates
+from runners.inspection.call_trace import traced_calls
+from runners.inspection.keep_sets import find_keep_sets
+from runners.inspection.named_operators import idle_actions
+from runners.inspection.own_recompute import is_switched_on, watch_for_recompute
+from runners.inspection.watched_list import WatchedList
 from runners.workloads.nearest import known_names
 from search_spaces.actions import asks_for_keep_sets
 from search_spaces.model_shape import ModelShape
@@ -59,7 +59,7 @@ def inspect_model(
         run_step: Runs one forward pass of the model on a small batch, with gradients enabled.
         blocks: Paths of block lists; None finds them.
         units: Unit name to path below the block; None finds them.
-        inner_units: Names of the units to be found that begin or end inside a module, as `runners.inner_units` has
+        inner_units: Names of the units to be found that begin or end inside a module, as `inspection.inner_units` has
             them.
         keep_sets: Selective actions: keep-sets are found for those that ask for some, and operators that others name
             are looked for.

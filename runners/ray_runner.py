@@ -15,9 +15,14 @@ from typing import Any, TypeVar
 import ray
 import ray.exceptions
 
-from runners.agent_pool import AgentPool, NoNodeError
 from runners.base import RunnerError
-from runners.cluster_nodes import (
+from runners.cluster.agent_pool import AgentPool, NoNodeError
+from runners.cluster.agents import end_agents
+from runners.cluster.code_package import CodePackage
+from runners.cluster.head import RayHead
+from runners.cluster.joined import join_cluster
+from runners.cluster.node_speeds import NodeSpeeds
+from runners.cluster.nodes import (
     KIND_PREFIX,
     alive_nodes,
     amounts,
@@ -26,16 +31,11 @@ from runners.cluster_nodes import (
     other_kinds,
     total_resources,
 )
-from runners.cluster_room import ClusterRoom, checked_resources
-from runners.cluster_shares import Claim, ClusterShare
-from runners.code_package import CodePackage
+from runners.cluster.private import start_private_cluster
+from runners.cluster.room import ClusterRoom, checked_resources
+from runners.cluster.shares import Claim, ClusterShare
 from runners.diagnosis.records import Diagnosis, DiagnosisSpec
-from runners.joined_cluster import join_cluster
-from runners.node_speeds import NodeSpeeds
-from runners.private_cluster import start_private_cluster
 from runners.process_family import end_orphans
-from runners.ray_agents import end_agents
-from runners.ray_head import RayHead
 from runners.step_timeline.records import StepTimeline, StepTimelineSpec
 from runners.trial import (
     Answer,

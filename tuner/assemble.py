@@ -238,7 +238,7 @@ def spec_maker(
 
 def ray_runner(config: SearchConfig) -> RayRunner:
     # Ray takes a second to load, and most of what is put together here runs nothing.
-    from runners.cluster_shares import Claim
+    from runners.cluster.shares import Claim
     from runners.ray_runner import RayRunner, RayRunnerOptions
 
     resources, kind = config.runner.resources_per_trial, config.runner.accelerator_type

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from runners.base import RunnerError
-from runners.code_package import CodePackage, pack_code
+from runners.cluster.code_package import CodePackage, pack_code
 from tuner.config import SearchConfig
 
 

@@ -13,11 +13,11 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from runners.block_units import ATTENTION
 from runners.devices.base import Device
 from runners.diagnosis.own_checkpoints import watched_checkpoints
 from runners.diagnosis.places import Places, PlaceStack
 from runners.diagnosis.records import AttentionUse, DropoutModules, ModelHabits, RandomOperator
+from runners.inspection.block_units import ATTENTION
 from runners.proof.randomness import draws_numbers, stream_digests
 from runners.rig import Rig
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from runners.diagnosis.places import PlaceStack
 from runners.diagnosis.records import OwnCheckpoint
-from runners.own_recompute import watch_for_recompute
+from runners.inspection.own_recompute import watch_for_recompute
 
 #: What torch's function calls in turn; seen as a part of that call.
 _INNER = "_checkpoint_without_reentrant_generator"

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from runners.call_trace import tensors_in
 from runners.devices.base import PeakMemory
 from runners.diagnosis.outside import OutsideModules
 from runners.diagnosis.places import Place, Places
 from runners.diagnosis.records import HeldTensors, PeakSplit, PlaceMemory, Stage
 from runners.diagnosis.step_log import LoggedStorage, StepLog, storages_of
+from runners.inspection.call_trace import tensors_in
 from runners.measure.phases import Phase
 from runners.rig import Rig, RigStep
 from runners.trial import MemoryByKind

@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import nn
 
-from runners.block_lists import container_at
-from runners.unit_path import resolve_unit
+from runners.inspection.block_lists import container_at
+from runners.inspection.unit_path import resolve_unit
 from search_spaces.model_shape import ModelShape
 from search_spaces.unit_span import is_spans, parse_spans
 

@@ -18,8 +18,6 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from runners.block_lists import container_at
-from runners.call_trace import tensors_in
 from runners.devices.cpu import CpuDevice
 from runners.devices.registry import has_host_apart
 from runners.dry_run.fake_model import FakeModelWorkload
@@ -29,6 +27,8 @@ from runners.dry_run.live_memory import LiveMemory
 from runners.dry_run.stand_ins import taken_for_real
 from runners.dry_run.step_trace import StepTrace
 from runners.dry_run.stretch_recorder import StretchRecorder
+from runners.inspection.block_lists import container_at
+from runners.inspection.call_trace import tensors_in
 from runners.rig import Rig
 from runners.trial import WorkloadSpec
 from runners.workloads.base import Workload

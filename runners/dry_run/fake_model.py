@@ -10,7 +10,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from runners.call_trace import tensors_in
+from runners.inspection.call_trace import tensors_in
 from runners.workloads.base import Workload
 
 #: Tensors up to this size keep their data while a model is built: rates per layer, rope frequencies, index tables.

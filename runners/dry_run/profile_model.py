@@ -10,11 +10,11 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from runners.block_lists import container_at
 from runners.dry_run.cell_plan import traced_placements
 from runners.dry_run.dry_run import DryRun
 from runners.dry_run.profile_check import checked
 from runners.dry_run.step_trace import StepTrace, StretchKey, TracedStretch
+from runners.inspection.block_lists import container_at
 from search_spaces.cell_profiles import joined
 from search_spaces.choices import SearchChoices
 from search_spaces.memory_profile import Cell, ListProfile, MemoryProfile, Moment, StepProfile, Stretch

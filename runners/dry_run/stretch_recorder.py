@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from runners.call_trace import hidden_of
 from runners.dry_run.deaths import Death, Deaths
 from runners.dry_run.fake_values import NoDryRunError
 from runners.dry_run.live_memory import CountedStorage, LiveMemory
 from runners.dry_run.step_trace import StretchKey, TracedStretch
+from runners.inspection.call_trace import hidden_of
 from runners.measure.phases import Phase
 from search_spaces.memory_profile import Stretch
 

@@ -16,7 +16,7 @@ _NUM_REPEATS = 5
 
 
 def measure_host_copies(device: Device) -> HostCopies:
-    """Copies a tensor both ways as `runners.offloaded_call` does, each the best of a few.
+    """Copies a tensor both ways as `runners.regions.offloaded` does, each the best of a few.
 
     On a CPU both ways are one and the same: a copy into memory that is asked for anew.
     """

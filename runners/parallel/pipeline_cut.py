@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from runners.base import WorkloadError
-from runners.block_lists import Container, container_at
-from runners.call_trace import Call, CallTrace, tensors_in, traced_calls
-from runners.chain import alias_groups
+from runners.inspection.block_lists import Container, container_at
+from runners.inspection.call_trace import Call, CallTrace, tensors_in, traced_calls
+from runners.inspection.chain import alias_groups
 from runners.parallel.records import PipelineCut
 
 _WHERE = "runner.strategy is pipeline"

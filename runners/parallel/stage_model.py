@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from runners.block_lists import Container, container_at
-from runners.call_trace import hidden_of
+from runners.inspection.block_lists import Container, container_at
+from runners.inspection.call_trace import hidden_of
 from runners.parallel.records import PipelineCut
 
 

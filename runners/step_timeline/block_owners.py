@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from runners.block_lists import container_at
-from runners.call_trace import Target
-from runners.unit_path import resolve_unit
+from runners.inspection.block_lists import container_at
+from runners.inspection.call_trace import Target
+from runners.inspection.unit_path import resolve_unit
 from search_spaces.model_shape import ModelShape
 from search_spaces.policy import NONE, SEGMENT, RecomputePolicy, Region
 from search_spaces.unit_span import is_spans, parse_spans

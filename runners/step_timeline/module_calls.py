@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from runners.call_trace import Target
+from runners.inspection.call_trace import Target
 
 #: Told of a call's name and arguments; what it gives back is entered for the length of the call.
 CallWatcher = Callable[[str, tuple[Any, ...], Mapping[str, Any]], AbstractContextManager[Any]]

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from runners.call_trace import tensors_in
-from runners.offloaded_call import on_host
+from runners.inspection.call_trace import tensors_in
+from runners.regions.offloaded import on_host
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from runners.call_trace import tensors_in
+from runners.inspection.call_trace import tensors_in
 from runners.proof.randomness import seed_everything
 from runners.rig import Rig
 from runners.step_timeline.block_owners import BlockOwners

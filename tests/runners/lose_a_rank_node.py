@@ -18,7 +18,7 @@ import ray
 import ray._private.state as ray_state
 from ray.cluster_utils import Cluster
 
-from runners.cluster_nodes import alive_nodes
+from runners.cluster.nodes import alive_nodes
 from runners.ray_runner import RayRunner, RayRunnerOptions
 from runners.trial import MeasurementSpec, TrialResult, TrialSpec, WorkloadSpec
 from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy

@@ -11,9 +11,9 @@ from typing import Any
 from ray.cluster_utils import Cluster
 
 from runners.base import RunnerError
-from runners.cluster_nodes import alive_nodes
-from runners.cluster_shares import Claim, ClusterShare
-from runners.code_package import pack_code
+from runners.cluster.code_package import pack_code
+from runners.cluster.nodes import alive_nodes
+from runners.cluster.shares import Claim, ClusterShare
 from runners.ray_runner import RayRunner, RayRunnerOptions
 from runners.trial import MeasurementSpec, TrialResult, TrialSpec, WorkloadSpec
 from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy

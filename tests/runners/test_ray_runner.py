@@ -13,7 +13,7 @@ import pytest
 import ray
 
 from runners.base import RunnerError, WorkloadError
-from runners.cluster_nodes import fitting
+from runners.cluster.nodes import fitting
 from runners.ray_runner import RayRunner, RayRunnerOptions
 from runners.trial import DryRunSpec, InspectionSpec, TrialResult, TrialStatus, Verdict
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from runners.code_package import pack_code, write_code
+from runners.cluster.code_package import pack_code, write_code
 from tuner.config import SearchConfig
 from tuner.search_file.load import resolved_yaml
 from tuner.shipped_code import needs_user_files
