@@ -71,6 +71,10 @@ class StudyRecorder:
         self._trials: dict[int, StoredRun] | None = None
         self._recorded: set[int] = set()
 
+    def load(self) -> None:
+        """Imports MLflow, which must not be cut short by a signal."""
+        self._store.load()
+
     def open(self) -> None:
         """Connects and finds the study's run, or creates it. A study that had ended is running again."""
         self._store.open()

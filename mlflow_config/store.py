@@ -1,4 +1,4 @@
-"""The few MLflow operations that a study needs, each waiting for a busy store; the only file that imports MLflow.
+"""The few MLflow operations that a study needs, each waiting for a busy store.
 
 MLflow takes two seconds to import, so it is imported when a store is opened and not before.
 """
@@ -6,6 +6,7 @@ MLflow takes two seconds to import, so it is imported when a store is opened and
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
 import socket
@@ -23,8 +24,8 @@ from mlflow_config.database_driver import with_installed_driver
 from mlflow_config.database_errors import driver_error, is_locked
 from mlflow_config.entries import Entries
 from mlflow_config.errors import TrackingError
+from mlflow_config.new_database import create_database
 from mlflow_config.settings import TrackingSettings
-from mlflow_config.sqlite_file import is_on_local_disk
 from mlflow_config.stored_run import StoredRun
 
 if TYPE_CHECKING:
@@ -70,6 +71,10 @@ class TrackingStore:
         self._patience_s = patience_s
         self._is_answering = True
         self._client: MlflowClient | None = None
+
+    def load(self) -> None:
+        """Imports what `open` needs. A signal must not cut it short: half an import cannot be taken up again."""
+        _load(self._settings)
 
     def open(self) -> None:
         """Connects, and creates the database file where it is missing."""
@@ -240,26 +245,22 @@ class TrackingStore:
                 return answer
 
 
-def _connect(settings: TrackingSettings) -> MlflowClient:
+def _load(settings: TrackingSettings) -> None:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    importlib.import_module("mlflow" if settings.is_server else "mlflow.store.tracking.sqlalchemy_store")
+
+
+def _connect(settings: TrackingSettings) -> MlflowClient:
+    _load(settings)
     from mlflow import MlflowClient
 
     for name, level in _LOG_LEVELS.items():
         logging.getLogger(name).setLevel(level)
     if settings.sqlite_path is not None and not settings.sqlite_path.exists():
-        _create_sqlite_file(settings.sqlite_path)
+        create_database(settings.sqlite_path)
     uri = with_installed_driver(settings.uri)
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
-
-
-def _create_sqlite_file(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if is_on_local_disk(path.parent):
-        # With a write-ahead log a page open in the browser does not hold up the search, and a trial is recorded in
-        # about half the time. The mode stays with the file.
-        with contextlib.closing(sqlite3.connect(path)) as connection:
-            connection.execute("PRAGMA journal_mode=WAL")
 
 
 def _check_address(settings: TrackingSettings) -> None:

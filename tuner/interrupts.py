@@ -57,7 +57,6 @@ class Interrupts:
             KeyboardInterrupt: A signal has come.
         """
         if self._is_pending:
-            self._is_pending = False
             raise KeyboardInterrupt
 
     def sleep(self, seconds: float) -> None:
@@ -77,17 +76,18 @@ class Interrupts:
     def refuse(self) -> None:
         """From now on signals change nothing: the search is over, and what it measured is being written."""
         self._is_refused = True
+        self._is_pending = False
 
     def _take(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             self._leave_terminal()
         if self._is_refused:
             return
-        if self._is_held and not self._is_pending:
-            self._is_pending = True
-            return
-        self._is_pending = False
-        raise KeyboardInterrupt
+        is_first = not self._is_pending
+        # And stays it when raised: Python drops what is raised inside a finalizer, and the next look finds it.
+        self._is_pending = True
+        if not (self._is_held and is_first):
+            raise KeyboardInterrupt
 
     def _leave_terminal(self) -> None:
         """Output that the closed terminal would have shown goes nowhere, instead of ending whoever writes it."""

@@ -53,12 +53,26 @@ def test_a_second_signal_does_not_wait() -> None:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
         raise AssertionError("the second one waited")
-    interrupts.raise_if_pending()  # it is dealt with
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_that_python_dropped_is_found_at_the_next_look() -> None:
+    class Finalized:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    interrupts = Interrupts()
+    with interrupts.handled():
+        Finalized()
+        with interrupted():
+            interrupts.raise_if_pending()
 
 
 def test_a_signal_while_results_are_written_changes_nothing() -> None:
     interrupts = Interrupts()
     with interrupts.handled():
+        with interrupted():
+            signal.raise_signal(signal.SIGTERM)
         interrupts.refuse()
         signal.raise_signal(signal.SIGTERM)
         interrupts.raise_if_pending()

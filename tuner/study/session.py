@@ -200,6 +200,8 @@ class _Session:
         try:
             self._folder.write(self._folder.search_file, self._resolved)
             self._output.write_results()
+            with self._interrupts.held():
+                recorder.load()
             mlflow.open()
             with progress, self._storage.errors():
                 with self._interrupts.held(), self._spent.on("trials"):
