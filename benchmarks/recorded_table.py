@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 from search_problem import Actual, Best
@@ -45,23 +46,23 @@ class RecordedTable:
         completed = [row for row in table.rows.values() if row.status is TrialStatus.COMPLETED]
         self._is_relative = all(row.relative_speed is not None for row in completed)
         self.objective = Objective(table.cap_bytes, proof_required=False, has_reference=self._is_relative)
-        self._refuse_missing_baseline()
-        self.best = self._find_best()
+        self._refuse_missing_baseline(table.path)
+        self.best = self._find_best(table.path)
 
     @property
     def num_policies(self) -> int:
         return len(self._rows)
 
-    def _refuse_missing_baseline(self) -> None:
+    def _refuse_missing_baseline(self, path: Path) -> None:
         baseline = plain_policies(self.choices)[0]
         row = self._rows.get(baseline)
         if row is None or row.status is TrialStatus.FAILED:
             raise TableError(
-                f"{self.name}: the row of the baseline ({baseline.summary()}) is missing or FAILED, and every search "
+                f"{path}: the row of the baseline ({baseline.summary()}) is missing or FAILED, and every search "
                 "begins with it; add what was measured of it"
             )
 
-    def _find_best(self) -> Best:
+    def _find_best(self, path: Path) -> Best:
         known = [actual for policy in self._rows if (actual := self.actual(policy)) is not None]
         times = np.array([actual.time for actual in known])
         peaks = np.array([actual.peak_bytes for actual in known])
@@ -70,7 +71,7 @@ class RecordedTable:
         if not len(within):
             least = "no row has one" if not len(peaks) else f"the least one is {int(peaks.min())}"
             raise TableError(
-                f"{self.name}: memory_cap_bytes is {cap}, and no row has a step time and a peak within it ({least}); "
+                f"{path}: memory_cap_bytes is {cap}, and no row has a step time and a peak within it ({least}); "
                 "give a larger cap with --memory-cap, or another table"
             )
         return Best(float(within.min()), hypervolume(peaks, 1 / times, cap))

@@ -16,6 +16,7 @@ from search_spaces.model_shape import BlockList, ModelShape
 from search_spaces.policy import MAX_BLOCKS, BlockListPlacement, PolicyError, RecomputePolicy
 from search_spaces.policy_reader import policy_from_dict
 from search_spaces.registry import make_space
+from search_spaces.yaml_words import one_line
 from tuner.config import MAX_GLOBAL_BATCH_SIZE
 from tuner.user_error import UserError
 
@@ -129,16 +130,21 @@ class Table:
     """What a file holds, checked.
 
     Attributes:
-        name: Of the file, or of the folder of a results.json.
+        path: Of the file.
         rows: By canonical policy of the search.
         device: What it was measured on; None where the file does not say.
     """
 
-    name: str
+    path: Path
     choices: SearchChoices
     rows: Mapping[RecomputePolicy, Row]
     cap_bytes: int
     device: str | None
+
+    @property
+    def name(self) -> str:
+        """Of the file, or of the folder of a results.json."""
+        return self.path.parent.name if self.path.name == "results.json" else self.path.stem
 
 
 def read_table(path: Path, *, cap_bytes: int | None = None) -> Table:
@@ -152,9 +158,8 @@ def read_table(path: Path, *, cap_bytes: int | None = None) -> Table:
     """
     file = _read_file(path)
     choices = _choices(path, file)
-    name = path.parent.name if path.name == "results.json" else path.stem
     rows = _rows_by_policy(path, file, choices)
-    return Table(name, choices, rows, cap_bytes or file.memory_cap_bytes, file.device)
+    return Table(path, choices, rows, cap_bytes or file.memory_cap_bytes, file.device)
 
 
 def _read_file(path: Path) -> TableFile:
@@ -219,7 +224,7 @@ def _choices(path: Path, file: TableFile) -> SearchChoices:
             data_parallel_degree=file.data_parallel_degree,
         )
     except ValueError as error:
-        raise TableError(f"{path}: {error}; correct the file") from error
+        raise TableError(f"{path}: {one_line(str(error))}; correct the file") from error
     return choices
 
 
@@ -231,7 +236,7 @@ def _policy_of(path: Path, index: int, row: Row) -> RecomputePolicy:
     try:
         return policy_from_dict(row.policy)
     except PolicyError as error:
-        raise TableError(f"{path}: policy of row {index}: {error}; correct the file") from error
+        raise TableError(f"{path}: policy of row {index}: {one_line(str(error))}; correct the file") from error
 
 
 def _rows_by_policy(path: Path, file: TableFile, choices: SearchChoices) -> dict[RecomputePolicy, Row]:
@@ -245,7 +250,7 @@ def _rows_by_policy(path: Path, file: TableFile, choices: SearchChoices) -> dict
             policy = space.decode(space.encode(_spelled_out(_policy_of(path, index, row), choices)))
         except ValueError as error:
             raise TableError(
-                f"{path}: policy of row {index} is none of this search: {error}; correct the file"
+                f"{path}: policy of row {index} is none of this search: {one_line(str(error))}; correct the file"
             ) from error
         if row.status is TrialStatus.COMPLETED and (row.peak_memory_bytes is None or row.step_time_s is None):
             missing = "peak_memory_bytes" if row.peak_memory_bytes is None else "step_time_s"

@@ -9,6 +9,7 @@ from search_spaces.choices import Placements, SearchChoices
 from search_spaces.parameters import Integer, Parameter, ParameterValue
 from search_spaces.policy import NONE, RecomputePolicy
 from search_spaces.uniform import uniform_placements
+from search_spaces.yaml_words import one_line
 
 PLACEMENT = "placement"
 
@@ -67,7 +68,6 @@ class ListedSpace:
         }
         unknown = sorted(by_path.keys() - plain.keys())
         if unknown:
-            raise ValueError(
-                f"placement: {unknown[0]} is no list of this model; place exactly {', '.join(plain) or 'nothing'}"
-            )
+            expected = ", ".join(plain) or "nothing"
+            raise ValueError(f"placement: {one_line(unknown[0])} is no list of this model; place exactly {expected}")
         return tuple(by_path.get(path, of_list) for path, of_list in plain.items())

@@ -10,6 +10,7 @@ from search_spaces.choices import SearchChoices
 from search_spaces.parameters import Parameter, ParameterValue
 from search_spaces.policy import BlockListPlacement, RecomputePolicy
 from search_spaces.uniform import uniform_placements
+from search_spaces.yaml_words import one_line
 
 
 class BlockListEncoding(Protocol):
@@ -97,7 +98,9 @@ class ProductSpace:
         differing = sorted(by_path.keys() ^ set(paths))
         if differing:
             what = "which the model has, is not placed" if differing[0] in paths else "is no list of this model"
-            raise ValueError(f"placement: {differing[0]} {what}; place exactly {', '.join(paths) or 'nothing'}")
+            raise ValueError(
+                f"placement: {one_line(differing[0])} {what}; place exactly {', '.join(paths) or 'nothing'}"
+            )
         return [by_path[path] for path in paths]
 
 
