@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import signal
-import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -34,6 +32,7 @@ from runners.cluster.nodes import (
 from runners.cluster.private import start_private_cluster
 from runners.cluster.room import ClusterRoom, checked_resources
 from runners.cluster.shares import Claim, ClusterShare
+from runners.cluster.stop_signal import sigterm_kept
 from runners.diagnosis.records import Diagnosis, DiagnosisSpec
 from runners.process_family import end_orphans
 from runners.step_timeline.records import StepTimeline, StepTimelineSpec
@@ -123,14 +122,11 @@ class RayRunner:
         """
         if self._is_open:
             return
-        sigterm_handler = signal.getsignal(signal.SIGTERM)
-        if self._options.address is None:
-            start_private_cluster()
-        else:
-            join_cluster(self._options.address)
-        if threading.current_thread() is threading.main_thread():
-            # Ray takes SIGTERM for itself and would end the process on the spot.
-            signal.signal(signal.SIGTERM, sigterm_handler)
+        with sigterm_kept():
+            if self._options.address is None:
+                start_private_cluster()
+            else:
+                join_cluster(self._options.address)
         self._is_open = True
         address = str(ray.get_runtime_context().gcs_address)
         self._head = RayHead(address, self._options.address or "private local cluster")
