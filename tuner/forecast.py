@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -113,31 +113,15 @@ def make_forecast(
         is_on_cpu: Trials run on a CPU, whose collectives copy what they send.
     """
     profile = dry_run.profile
-    if profile is None:
-        return None
-    features = PlacementFeatures(choices)
-    budgets = [choices.budget_policy(batch, of) for of in choices.budget_choices[1:] for batch in choices.batches]
-    choices = replace(choices, compile_memory_budgets=())
-    if profile.refusal is not None and strategy in ("fsdp2", "pipeline"):
+    if profile is None or (profile.refusal is not None and strategy in ("fsdp2", "pipeline")):
         return None
     if cut is not None:
-        return _pipeline_forecast(choices, profile, cut, cap_bytes)
+        return _pipeline_forecast(replace(choices, compile_memory_budgets=()), profile, cut, cap_bytes)
+    error = COMPILED_ERROR if is_compiled else 0.0
     if profile.refusal is not None:
-        price_means = plain_prices(features)
-        policies = _coarse_policies(choices, _MOST_DRY_RUN)
         buckets = profile.gradient_bytes if strategy == "ddp" else 0
-        peaks = {policy: peak + buckets for policy, peak in zip(policies, dry_run_peaks(policies), strict=False)}
-        if not peaks:
-            return None
-        static_bytes = profile.parameter_bytes + profile.optimizer_state_bytes
-        for policy in budgets:
-            plain = choices.policy(policy.batch, choices.plain_placements)
-            if plain in peaks:
-                peaks[policy] = _peak_within_budget(policy, peaks[plain], static_bytes)
-        listed = ListedCandidates(list(peaks), np.array(list(peaks.values()), dtype=np.float64), features)
-        error = COMPILED_ERROR if is_compiled else 0.0
-        proposer = PolicyProposer(listed, features, price_means, cap_bytes, error, peaks.get)
-        return Forecast(proposer, is_compiled=is_compiled)
+        proposer = _dry_run_proposer(choices, profile, buckets, dry_run_peaks, cap_bytes, error)
+        return None if proposer is None else Forecast(proposer, is_compiled=is_compiled)
     timelines = {
         reshard: MemoryTimeline(
             ranked_profile(
@@ -150,15 +134,55 @@ def make_forecast(
         )
         for reshard in choices.reshard_choices
     }
+    error += profile.max_relative_error
+    return Forecast(_timeline_proposer(choices, timelines, inspection, cap_bytes, error), is_compiled=is_compiled)
+
+
+def _dry_run_proposer(
+    choices: SearchChoices,
+    profile: MemoryProfile,
+    bucket_bytes: int,
+    dry_run_peaks: DryRunPeaks,
+    cap_bytes: int,
+    error: float,
+) -> PolicyProposer | None:
+    """Proposes of a short list, each of whose peaks took a dry run; None where those fail."""
+    features = PlacementFeatures(choices)
+    placed = replace(choices, compile_memory_budgets=())
+    policies = _coarse_policies(placed, _MOST_DRY_RUN)
+    peaks = {policy: peak + bucket_bytes for policy, peak in zip(policies, dry_run_peaks(policies), strict=False)}
+    if not peaks:
+        return None
+    static_bytes = profile.parameter_bytes + profile.optimizer_state_bytes
+    for policy in _budget_policies(choices):
+        plain = placed.policy(policy.batch, placed.plain_placements)
+        if plain in peaks:
+            peaks[policy] = _peak_within_budget(policy, peaks[plain], static_bytes)
+    listed = ListedCandidates(list(peaks), np.array(list(peaks.values()), dtype=np.float64), features)
+    return PolicyProposer(listed, features, plain_prices(features), cap_bytes, error, peaks.get)
+
+
+def _timeline_proposer(
+    choices: SearchChoices,
+    timelines: Mapping[bool | None, MemoryTimeline],
+    inspection: ModelInspection | None,
+    cap_bytes: int,
+    error: float,
+) -> PolicyProposer:
+    """Proposes of all policies, whose peaks are added up from traced stretches.
+
+    Args:
+        timelines: One for each choice of `SearchChoices.reshard_choices`.
+    """
+    features = PlacementFeatures(choices)
+    placed = replace(choices, compile_memory_budgets=())
     sources = {
-        reshard: _candidates(replace(choices, reshard_after_forward=reshard is not False), features, timeline)
+        reshard: _candidates(replace(placed, reshard_after_forward=reshard is not False), features, timeline)
         for reshard, timeline in timelines.items()
     }
     label = features.reshard_label
     first = choices.reshard_choices[0]
     source: CandidateSource = sources[first] if label is None else BothReshardings(sources[None], sources[False], label)
-    price_means = flops_prices(choices, features, timelines[first], inspection)
-    error = profile.max_relative_error + (COMPILED_ERROR if is_compiled else 0.0)
 
     def peak_bytes(policy: RecomputePolicy) -> int:
         timeline = timelines[policy.reshard_after_forward]
@@ -166,11 +190,17 @@ def make_forecast(
         static_bytes = timeline.step_profile(policy.batch.micro_batch_size).static_bytes
         return _peak_within_budget(policy, peak, static_bytes)
 
+    budgets = _budget_policies(choices)
     if budgets:
         peaks_of_budgets = np.array([peak_bytes(policy) for policy in budgets], dtype=np.float64)
         source = JoinedSources(source, ListedCandidates(budgets, peaks_of_budgets, features))
-    proposer = PolicyProposer(source, features, price_means, cap_bytes, error, peak_bytes)
-    return Forecast(proposer, is_compiled=is_compiled)
+    price_means = flops_prices(placed, features, timelines[first], inspection)
+    return PolicyProposer(source, features, price_means, cap_bytes, error, peak_bytes)
+
+
+def _budget_policies(choices: SearchChoices) -> list[RecomputePolicy]:
+    """Plain policies under each budget of the compiler but its default, which goes with placements."""
+    return [choices.budget_policy(batch, of) for of in choices.budget_choices[1:] for batch in choices.batches]
 
 
 def _pipeline_forecast(choices: SearchChoices, profile: MemoryProfile, cut: PipelineCut, cap_bytes: int) -> Forecast:
