@@ -33,6 +33,30 @@ os.environ.update(
 os.environ["PYTHONPATH"] = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _environment_as_before() -> Iterator[None]:
+    """Opening a store sets MLflow's variables for the process; give them back."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        if name.startswith("MLFLOW_"):
+            del os.environ[name]
+
+
+@pytest.fixture(scope="session")
+def empty_tracking_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow takes seconds to create its tables, so it does it once; for copies."""
+    from mlflow_config.settings import tracking_settings
+    from mlflow_config.store import TrackingStore
+
+    settings = tracking_settings(output_dir=tmp_path_factory.mktemp("empty-store"), experiment="unused")
+    store = TrackingStore(settings)
+    store.open()
+    store.close()
+    assert settings.sqlite_path is not None
+    return settings.sqlite_path
+
+
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[PostgresqlServer]:
     """A database server of this session's own."""

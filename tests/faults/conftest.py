@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mlflow_config.settings import tracking_settings
-from mlflow_config.store import TrackingStore
-
 if TYPE_CHECKING:
     from study_state import Undisturbed
 
@@ -22,20 +19,13 @@ for folder in (Path(__file__).parent, Path(__file__).parents[1] / "tuner"):
 
 
 @pytest.fixture(scope="session")
-def new_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
-    """Prepares a folder with the search file, beside it MLflow's tables, which take seconds to make."""
+def new_folder(empty_tracking_database: Path) -> Callable[[Path], Path]:
+    """Prepares a folder with the search file, beside it MLflow's tables."""
     import simulation
-
-    settings = tracking_settings(output_dir=tmp_path_factory.mktemp("empty-store"), experiment="unused")
-    store = TrackingStore(settings)
-    store.open()
-    store.close()
-    assert settings.sqlite_path is not None
-    empty = settings.sqlite_path
 
     def prepare(folder: Path, **changes: object) -> Path:
         (folder / "runs").mkdir(parents=True)
-        shutil.copy(empty, folder / "runs" / "mlflow.db")
+        shutil.copy(empty_tracking_database, folder / "runs" / "mlflow.db")
         simulation.write_search(folder, **changes)
         return folder
 

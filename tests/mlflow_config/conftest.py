@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,27 +16,6 @@ from mlflow_config.store import TrackingStore
 
 if TYPE_CHECKING:
     from postgresql import PostgresqlServer
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _environment_as_before() -> Iterator[None]:
-    """Opening a store sets MLflow's variables for the process; give them back."""
-    before = dict(os.environ)
-    yield
-    for name in os.environ.keys() - before.keys():
-        if name.startswith("MLFLOW_"):
-            del os.environ[name]
-
-
-@pytest.fixture(scope="session")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("empty-store")
-    settings = tracking_settings(output_dir=folder, experiment="unused")
-    store = TrackingStore(settings)
-    store.open()
-    store.close()
-    assert settings.sqlite_path is not None
-    return settings.sqlite_path
 
 
 @pytest.fixture(scope="session")
@@ -57,12 +35,12 @@ def new_server_address(postgresql: PostgresqlServer) -> Callable[[], str]:
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
-def settings(request: pytest.FixtureRequest, tmp_path: Path, empty_database: Path) -> TrackingSettings:
+def settings(request: pytest.FixtureRequest, tmp_path: Path, empty_tracking_database: Path) -> TrackingSettings:
     """An empty store: one file, or a database server's, which keeps artifacts below ``tmp_path`` as well."""
     uri = request.getfixturevalue("new_server_address")() if request.param == "postgresql" else None
     made = tracking_settings(output_dir=tmp_path, experiment="a-model", uri=uri)
     if made.sqlite_path is not None:
-        shutil.copy(empty_database, made.sqlite_path)
+        shutil.copy(empty_tracking_database, made.sqlite_path)
     return made
 
 

@@ -120,8 +120,8 @@ def test_store_must_be_open(settings: TrackingSettings) -> None:
         TrackingStore(settings).find_or_create_experiment("e", tags={})
 
 
-def test_new_file_lets_readers_and_the_writer_work_together(empty_database: Path) -> None:
-    connection = sqlite3.connect(empty_database)
+def test_new_file_lets_readers_and_the_writer_work_together(empty_tracking_database: Path) -> None:
+    connection = sqlite3.connect(empty_tracking_database)
     mode = connection.execute("PRAGMA journal_mode").fetchone()
     connection.close()
     assert mode == (("wal",) if os.path.exists("/proc/self/mounts") else ("delete",))

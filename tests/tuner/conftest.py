@@ -1,9 +1,8 @@
-"""What tests of studies share: the module `simulation`, and a tracking store that need not be created each time."""
+"""What tests of studies share: the module `simulation`, and studies with a tracking store of their own."""
 
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -14,34 +13,11 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from mlflow_config.settings import tracking_settings
-from mlflow_config.store import TrackingStore
 from runners.replay_runner import ReplayRunner
 from tuner import assemble, cli
 
 # Behind everything else, so that no folder of tests shadows a package.
 sys.path.append(str(Path(__file__).parent))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _environment_as_before() -> Iterator[None]:
-    """Opening a store sets MLflow's variables for the process; give them back."""
-    before = dict(os.environ)
-    yield
-    for name in os.environ.keys() - before.keys():
-        if name.startswith("MLFLOW_"):
-            del os.environ[name]
-
-
-@pytest.fixture(scope="session")
-def empty_tracking_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MLflow takes seconds to create its tables, so it does it once."""
-    settings = tracking_settings(output_dir=tmp_path_factory.mktemp("empty-store"), experiment="unused")
-    store = TrackingStore(settings)
-    store.open()
-    store.close()
-    assert settings.sqlite_path is not None
-    return settings.sqlite_path
 
 
 @pytest.fixture
