@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from runners.trial import TrialStatus, Verdict
 from tuner.hover_text import shortened
+from tuner.memory_size import BYTES_PER_UNIT
 from tuner.results import LOST_STATUSES, TrialRecord
 
-_BYTES_PER_MIB, _BYTES_PER_GIB = 2**20, 2**30
 #: A hover that lists more of them would cover the plot; the table of trials lists all.
 _MAX_LISTED = 6
 #: Where the front takes up less of the width than this, there is a view of it alone.
@@ -99,7 +99,8 @@ class AxisRanges:
 
 def memory_unit(largest_bytes: int) -> tuple[str, int]:
     """The unit in which to draw amounts of up to so many bytes, and its size in bytes."""
-    return ("MiB", _BYTES_PER_MIB) if largest_bytes < 2 * _BYTES_PER_GIB else ("GiB", _BYTES_PER_GIB)
+    unit = "MiB" if largest_bytes < 2 * BYTES_PER_UNIT["GiB"] else "GiB"
+    return unit, BYTES_PER_UNIT[unit]
 
 
 def front_points(trials: Sequence[TrialRecord], memory_cap_bytes: int) -> FrontData:

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from runners.step_timeline.records import KeptTensor, PhaseName, TensorKind, TracedStep
-from tuner.memory_size import format_bytes
+from tuner.memory_size import BYTES_PER_UNIT, format_bytes
 
-_MS_PER_S = 1000.0
-_BYTES_PER_MIB = 2**20
+_BYTES_PER_MIB, _MS_PER_S = BYTES_PER_UNIT["MiB"], 1000.0
 #: Operators that are named on hover; one storage may have views in dozens.
 _MAX_SAVERS = 5
 #: A held tensor of a smaller share of what forward keeps (a number, a state of a generator) is in the table only.
