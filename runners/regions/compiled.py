@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -35,13 +34,8 @@ class CompiledCall:
             self._compiled = torch.compile(self.original, dynamic=False, backend=backend)
         return self._compiled(*args, **kwargs)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledCall:
-        """Bound to the copied module; compiled code stays with the module it was made for."""
-        copied = CompiledCall(copy.deepcopy(self.original, memo), self._memory_budget)
-        memo[id(self)] = copied
-        return copied
-
     def __getstate__(self) -> dict[str, Any]:
+        """Of copies and pickles, too: compiled code stays with the module it was made for."""
         return {**vars(self), "_compiled": None}
 
 

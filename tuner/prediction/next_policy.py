@@ -15,7 +15,7 @@ import numpy as np
 
 from runners.trial import TrialStatus, Verdict
 from search_spaces.policy import RecomputePolicy
-from tuner.prediction.candidates import Candidates, CandidateSource, listed
+from tuner.prediction.candidates import Candidates, CandidateSource, listed, without_waste
 from tuner.prediction.front_filling import BoolArray, plan_filling
 from tuner.prediction.peak_correction import PeakCorrection, PeakPair
 from tuner.prediction.placement_features import NO_BUDGET, FloatArray, IntArray, PlacementFeatures
@@ -169,6 +169,7 @@ class PolicyProposer:
             fits = candidates.peaks_bytes * scales <= self.cap_bytes
             rows = np.flatnonzero(fits & self._not_suspicious(candidates, tried))
             rows = self._whole_batches_first(candidates, rows, tried)
+            rows = without_waste(candidates, rows, self.features)
             if ratio != of_plain.worst_ratio:
                 rows = np.array([row for row in rows if not is_taken(candidates.policy(int(row)))], dtype=np.int64)
             if len(rows):
