@@ -195,9 +195,10 @@ def _model_notes(model: nn.Module, has_own_recompute: bool) -> Iterator[str]:
         )
     if getattr(getattr(model, "config", None), "use_cache", False) is True:
         yield (
-            "The model's config has use_cache: true, so its blocks may store keys and values for generation even while "
-            "they train, and what stores cannot be run twice. Set model.config.use_cache = False where the model is "
-            "built, in the factory and in training; nothing that is trained depends on it."
+            "The model's config has use_cache: true, so its blocks store keys and values for generation even while "
+            "they train. What is recomputed runs without that cache; elsewhere it takes memory for nothing. Set "
+            "model.config.use_cache = False where the model is built, in the factory and in training; nothing that is "
+            "trained depends on it."
         )
 
 

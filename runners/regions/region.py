@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from runners.regions.empty_cache import without_empty_caches
 from runners.regions.held_statistics import statistics_held
 from runners.regions.kept_outputs import KeptOutputs
 
@@ -53,6 +54,7 @@ class Region:
             return function(*args, **kwargs)
         if torch.compiler.is_compiling():
             return checkpoint(function, *args, **self._options, **kwargs)
+        args, kwargs = without_empty_caches(self.modules, args, kwargs)
         run_packed = _Run(function, self)
         # Arguments travel packed: checkpoint finds the devices of tensors inside containers, but not those of keyword
         # arguments, and a keyword of the block can then never clash with one of checkpoint's own.

@@ -444,7 +444,7 @@ def test_code_between_blocks_refuses_segments_and_keeps_the_rest(
     assert found.unit_names == ("attention", "mlp")
 
 
-def test_a_cache_for_generation_is_said_to_be_in_the_way() -> None:
+def test_a_cache_for_generation_is_said_to_take_memory() -> None:
     model = Model()
     model.config = SimpleNamespace(use_cache=True)
     assert any("Set model.config.use_cache = False" in note for note in inspect(model).shape.notes)
