@@ -24,6 +24,7 @@ from mlflow_config.database_driver import with_installed_driver
 from mlflow_config.database_errors import driver_error, is_locked
 from mlflow_config.entries import Entries
 from mlflow_config.errors import TrackingError
+from mlflow_config.existing_store import check_is_store
 from mlflow_config.new_database import create_database
 from mlflow_config.settings import TrackingSettings
 from mlflow_config.stored_run import StoredRun
@@ -81,6 +82,13 @@ class TrackingStore:
         if self._client is None:
             _check_address(self._settings)
             self._client = self._patiently("open the store", lambda: _connect(self._settings))
+
+    def open_existing(self) -> None:
+        """Connects to a store that has been written to; leaves a file or database that is none as it is."""
+        _check_address(self._settings)
+        if not self._settings.is_server:
+            check_is_store(self._settings)
+        self.open()
 
     def close(self) -> None:
         """Leaves a SQLite file complete in itself, so that it can be copied. May be called twice."""

@@ -15,10 +15,11 @@ def read_study_file(settings: TrackingSettings, study: str, path: str) -> str:
         path: Inside the run's artifacts, one of `names`.
 
     Raises:
-        TrackingError: The store is in trouble, has no such study, or the study has left no such file yet.
+        TrackingError: There is no such store or study, the store is in trouble, or the study has left no such file
+            yet.
     """
     store = TrackingStore(settings)
-    store.open()
+    store.open_existing()
     try:
         runs = store.find_own_runs(names.STUDY, study, with_tag=names.STUDY_ID)
         if not runs:

@@ -338,6 +338,22 @@ ON_COMMAND_LINES = (
         "STUDY simulated (nothing) | no best trial | a feasible trial | name a study",
     ),
     Mistake("other batch", "compare study mixed", "STUDY simulated | 2 samples | one global batch | name two"),
+    Mistake(
+        "no such store",
+        "show study --uri sqlite:///no.db",
+        "no.db is no tracking store | no such file | that the study was recorded in | Name the one that search.yaml",
+    ),
+    Mistake(
+        "a store without tables",
+        "export study --format policy --uri sqlite:///a.db",
+        "a.db is no tracking store | has no table experiments | that the study was recorded in | Name the one",
+        {"a.db": b""},
+    ),
+    Mistake(
+        "a store that is no database",
+        "compare study study --uri sqlite:///search.yaml",
+        "search.yaml is no tracking store | file is not a database | that the study was recorded in | Name the one",
+    ),
     Mistake("no store", "ui", "there is no tracking store | mlflow.db | a study creates it | Run a study first"),
     Mistake(
         "a server", "ui --uri http://127.0.0.1:9", "--uri | http://127.0.0.1:9 | a server already | open that address"

@@ -169,14 +169,28 @@ class JobClient:
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        """Turns what goes wrong with the server within the context into `ServiceFailedError`."""
+        """Turns what goes wrong with the server within the context into `ServiceFailedError`.
+
+        Raises:
+            ServiceError: The server wants a token, or another one.
+        """
+        from ray.exceptions import AuthenticationError
+
         try:
             yield
+        except AuthenticationError as error:
+            raise self._wants_token() from error
         except _NO_GOOD_ANSWER as error:
             raise ServiceFailedError(
                 f"the job server at {self._shown} does not do it ({_one_line(error)}); look at the cluster with "
                 "`ray status` and try again"
             ) from error
+
+    def _wants_token(self) -> ServiceError:
+        return ServiceError(
+            f"--address is {self._shown}, and the cluster there asks for a token; set RAY_AUTH_MODE=token, and "
+            "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's token"
+        )
 
     def _connect(self, address: str) -> JobSubmissionClient:
         from ray.exceptions import AuthenticationError
@@ -189,10 +203,7 @@ class JobClient:
             with _only_what_was_named():
                 return answer_in_time(lambda: JobSubmissionClient(address), timeout_s=_ANSWER_S)
         except AuthenticationError as error:
-            raise ServiceError(
-                f"--address is {self._shown}, and the cluster there asks for a token; set RAY_AUTH_MODE=token, and "
-                "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's token"
-            ) from error
+            raise self._wants_token() from error
         except _NO_GOOD_ANSWER as error:
             raise ServiceError(
                 f"--address is {self._shown}, but no job server answers there ({_one_line(error)}); start the cluster "

@@ -120,6 +120,16 @@ def test_a_server_that_stops_working_fails_the_command(
     assert said.endswith("; look at the cluster with `ray status` and try again")
 
 
+@pytest.mark.parametrize("command", ["list", "status mine", "logs mine", "logs mine -f", "stop mine", "submit FILE"])
+@pytest.mark.parametrize(("path", "code"), [("/api/version", 401), ("/api/version", 403), ("/api/jobs/", 403)], ids=str)
+def test_a_missing_or_wrong_token_is_said_to_be_one(
+    tune: Tune, search_file: Path, command: str, path: str, code: int
+) -> None:
+    with answering({**VERSION, path: (code, "Unauthorized")}) as address:
+        said = line(tune(*command.replace("FILE", str(search_file)).split(), "--address", address), code=2)
+    assert said.startswith(f"--address is {address}, and the cluster there asks for a token; set RAY_AUTH_MODE=token")
+
+
 def test_a_server_that_never_answers_is_not_waited_for(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_client, "_ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
