@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from search_spaces.policy import COMPILE_BLOCKS
 from tuner.memory_size import format_bytes
 from tuner.results import BlockListRecord, StudyResults
 
@@ -15,6 +16,7 @@ def asked_facts(results: StudyResults) -> list[tuple[str, str]]:
     search = results.search
     facts = [
         ("model", _model(results)),
+        ("compiled", _compiled(_section(search, "model"))),
         ("blocks", "; ".join(map(_block_list, results.model.block_lists)) or "none found"),
         ("batch", _batch(_section(search, "batch"))),
         ("memory cap", _cap(results)),
@@ -45,6 +47,16 @@ def _model(results: StudyResults) -> str:
     if model.has_own_recompute:
         parts.append("the model itself recomputes some of it, so the baseline is the model as given")
     return "; ".join(parts)
+
+
+def _compiled(model: Mapping[str, Any]) -> str:
+    mode, budget = model.get("compile"), model.get("compile_memory_budget")
+    if not mode:
+        return ""
+    what = "each block by itself" if mode == COMPILE_BLOCKS else "the whole model"
+    if budget is None:
+        return what
+    return f"{what}; {'budgets tried:' if isinstance(budget, list | tuple) else 'within a budget of'} {_listed(budget)}"
 
 
 def _block_list(blocks: BlockListRecord) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from simulation import ENVIRONMENT, INSPECTION, failure, results_of, trial
+from simulation import ENVIRONMENT, INSPECTION, SEARCH, failure, results_of, trial
 
 from runners.trial import Prediction, TrialStatus
 from search_spaces.policy import BatchShape, RecomputePolicy
@@ -43,6 +43,19 @@ def test_the_report_says_what_was_asked_and_why_it_ended(results: StudyResults) 
     assert "memory cap 20MiB (20,971,520 bytes)" in page
     assert "trials 3 (2 completed, 1 failed); 1 feasible" in page
     assert "ended finished: all trials were run" in page
+
+
+@pytest.mark.parametrize(
+    ("asked", "words_of_it"),
+    [
+        ({"compile": "blocks", "compile_memory_budget": [0.25, 0.5]}, "each block by itself; budgets tried: 0.25, 0.5"),
+        ({"compile": "model", "compile_memory_budget": 0.5}, "the whole model; within a budget of 0.5"),
+        ({"compile": "model", "compile_memory_budget": None}, "the whole model blocks h:"),
+    ],
+)
+def test_the_report_says_what_was_compiled(asked: dict[str, object], words_of_it: str) -> None:
+    results = results_of(trial(0), search={**SEARCH, "model": {**SEARCH["model"], **asked}})
+    assert f"compiled {words_of_it}" in words(report_html(results, summarize(results)))
 
 
 def test_the_report_lists_every_trial_and_the_environment(results: StudyResults) -> None:
