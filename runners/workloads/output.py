@@ -19,7 +19,7 @@ def loss_of(output: Any) -> torch.Tensor:
     """The scalar loss in what the model returned.
 
     Raises:
-        WorkloadError: There is none; the message says what was returned and what is allowed.
+        WorkloadError: There is none, or none to train by; the message says what was returned and what is allowed.
     """
     loss = output if isinstance(output, torch.Tensor) else _entry(output, "loss")
     if loss is None:
@@ -28,6 +28,11 @@ def loss_of(output: Any) -> torch.Tensor:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.is_floating_point():
         where = "" if loss is output else f" whose loss is {_describe(loss)}"
         raise WorkloadError(f"the model returned {_describe(output)}{where}; {_ALLOWED}")
+    if torch.is_grad_enabled() and not loss.requires_grad:
+        raise WorkloadError(
+            "the model returned a loss without a gradient, so nothing is trained by it; one that backward can run from "
+            "is needed: return it undetached, computed outside of no_grad, and leave backward to the trial"
+        )
     return loss.reshape(())
 
 

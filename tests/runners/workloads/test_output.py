@@ -9,11 +9,11 @@ import torch
 from runners.base import WorkloadError
 from runners.workloads.output import loss_of, loss_weight_of
 
-LOSS = torch.tensor(2.0)
+LOSS = torch.tensor(2.0, requires_grad=True)
 
 
 @pytest.mark.parametrize(
-    "output", [LOSS, torch.tensor([2.0]), {"loss": LOSS, "logits": torch.ones(3)}, SimpleNamespace(loss=LOSS)]
+    "output", [LOSS, LOSS.reshape(1), {"loss": LOSS, "logits": torch.ones(3)}, SimpleNamespace(loss=LOSS)]
 )
 def test_a_scalar_is_found_wherever_it_may_stand(output: Any) -> None:
     assert loss_of(output).shape == ()
@@ -38,6 +38,10 @@ def test_the_loss_keeps_its_graph() -> None:
         ({"loss": 2.0}, r"a dict with keys loss whose loss is a float; allowed"),
         (SimpleNamespace(loss=torch.ones(2)), r"whose loss is a float32 tensor of shape \(2,\)"),
         (None, r"the model returned None; allowed"),
+        (
+            LOSS.detach(),
+            r"returned a loss without a gradient.* is needed: return it undetached, computed",
+        ),
     ],
 )
 def test_anything_else_is_refused_with_what_it_was(output: Any, message: str) -> None:
