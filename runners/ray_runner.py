@@ -18,6 +18,7 @@ from runners.cluster.agent_pool import AgentPool, NoNodeError
 from runners.cluster.agents import end_agents
 from runners.cluster.code_package import CodePackage
 from runners.cluster.head import RayHead
+from runners.cluster.held_signals import signals_held
 from runners.cluster.joined import join_cluster
 from runners.cluster.node_speeds import NodeSpeeds
 from runners.cluster.nodes import (
@@ -32,7 +33,6 @@ from runners.cluster.nodes import (
 from runners.cluster.private import start_private_cluster
 from runners.cluster.room import ClusterRoom, checked_resources
 from runners.cluster.shares import Claim, ClusterShare
-from runners.cluster.stop_signal import sigterm_kept
 from runners.diagnosis.records import Diagnosis, DiagnosisSpec
 from runners.process_family import end_orphans
 from runners.step_timeline.records import StepTimeline, StepTimelineSpec
@@ -122,7 +122,7 @@ class RayRunner:
         """
         if self._is_open:
             return
-        with sigterm_kept():
+        with signals_held():
             if self._options.address is None:
                 start_private_cluster()
             else:
