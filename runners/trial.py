@@ -107,6 +107,7 @@ class InspectionSpec(Record):
         keep_sets: Selective actions: those that ask for keep-sets, and those whose operators are to be checked.
         host_copies: Whether to find out how fast the device and its host exchange memory.
         micro_batch_size: Samples of the traced step.
+        other_micro_batch_size: Whose batches must be of other shapes; None asks for nothing.
         pipeline_stages: Stages that the model is to be cut into; None cuts nothing.
         on_fake_tensors: The model is built and run without data, so that it need not fit this machine; nor need the
             workload's device be there.
@@ -119,6 +120,7 @@ class InspectionSpec(Record):
     keep_sets: tuple[str, ...] = ()
     host_copies: bool = False
     micro_batch_size: int = 1
+    other_micro_batch_size: int | None = None
     pipeline_stages: int | None = None
     on_fake_tensors: bool = False
     timeout_s: float | None = None

@@ -55,6 +55,7 @@ from runners.trial_error import explain_error
 from runners.trial_run import TrialRun
 from runners.worker_session import WorkerSession
 from runners.workloads.base import Workload
+from runners.workloads.followed_size import refuse_fixed_batches
 from runners.workloads.load import load_workload
 from search_spaces.policy import BatchShape
 
@@ -102,6 +103,8 @@ class TrialWorker:
             rig = Rig(workload, spec.workload, device)
             seed_everything(spec.workload.seed)
             batch = workload.make_batch(spec.micro_batch_size)
+            if spec.other_micro_batch_size is not None:
+                refuse_fixed_batches(workload, spec.micro_batch_size, spec.other_micro_batch_size)
             inspection = _inspection(rig.model, lambda: rig.step.forward(batch), spec, workload, device)
             if not spec.host_copies:
                 return inspection
@@ -177,7 +180,9 @@ class TrialWorker:
         except WorkloadError:
             device = None  # The model is looked at for a device that this machine does not have.
         workload = load_workload(spec.workload)
-        with fake_forward(workload, spec.workload, spec.micro_batch_size) as (model, run_step):
+        other = spec.other_micro_batch_size
+        with fake_forward(workload, spec.workload, spec.micro_batch_size, other_micro_batch_size=other) as fake:
+            model, run_step = fake
             return _inspection(model, run_step, spec, workload, device)
 
     def _dry_run_for(self, spec: DryRunSpec) -> DryRun:

@@ -73,6 +73,8 @@ def _sequence_lengths(config: SearchConfig) -> tuple[int, ...]:
 
 def inspection_spec(config: SearchConfig) -> InspectionSpec:
     blocks, units = config.placement.blocks, config.placement.units
+    # Batch statistics need two samples, and some models refuse one; two are hardly dearer.
+    sizes = sorted(micro_batch_sizes(config), key=lambda size: (size == 1, size))
     return InspectionSpec(
         workload=workload_spec(config),
         blocks=None if blocks == "auto" else tuple(blocks),
@@ -80,8 +82,8 @@ def inspection_spec(config: SearchConfig) -> InspectionSpec:
         inner_units=inner_units_in(config.placement.actions) if units == "auto" else (),
         keep_sets=tuple(action for action in config.placement.actions if action_kind(action) == SELECTIVE),
         host_copies=OFFLOAD in config.placement.actions,
-        # Batch statistics need two samples, and some models refuse one; two are hardly dearer.
-        micro_batch_size=min((size for size in micro_batch_sizes(config) if size > 1), default=1),
+        micro_batch_size=sizes[0],
+        other_micro_batch_size=sizes[1] if len(sizes) > 1 else None,
         pipeline_stages=config.runner.pipeline_stages if config.runner.strategy == "pipeline" else None,
         timeout_s=config.runner.trial_timeout_s,
     )

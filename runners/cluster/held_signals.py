@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 import ray._private.utils
 
@@ -19,24 +20,28 @@ def signals_held() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handlers = {number: handler for number in _SIGNALS if callable(handler := signal.getsignal(number))}
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     came: list[int] = []
 
     def hold(number: int, frame: FrameType | None) -> None:
         came.append(number)
-        if len(came) > 1:
-            handlers[signal.Signals(number)](number, frame)
+        handler = handlers[signal.Signals(number)]
+        if len(came) > 1 and callable(handler):
+            handler(number, frame)
 
     try:
-        for number in handlers:
-            signal.signal(number, hold)
+        for number, handler in handlers.items():
+            if callable(handler):
+                signal.signal(number, hold)
         with _sigterm_left_alone():
             yield
     finally:
+        # The C++ part has put handlers of its own below those that Python knows.
         for number, handler in handlers.items():
-            signal.signal(number, handler)
+            if handler is not None:
+                signal.signal(number, handler)
         if came:
-            # Of Ray's C++ part, which aborts a process that is not gone some seconds after a SIGTERM.
+            # Set by that part, which aborts a process that is not gone some seconds after a SIGTERM.
             signal.alarm(0)
     if came:
         signal.raise_signal(came[0])
@@ -45,9 +50,9 @@ def signals_held() -> Iterator[None]:
 @contextmanager
 def _sigterm_left_alone() -> Iterator[None]:
     """Ray takes SIGTERM for itself when it starts, and ends the process on the spot and without a word."""
-    original = ray._private.utils.set_sigterm_handler
+    taking: Any = getattr(ray._private.utils, "set_sigterm_handler", None)  # No promised interface.
     ray._private.utils.set_sigterm_handler = lambda handler: None
     try:
         yield
     finally:
-        ray._private.utils.set_sigterm_handler = original
+        ray._private.utils.set_sigterm_handler = taking

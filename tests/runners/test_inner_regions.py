@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import importlib.util
 import sys
 from collections import Counter
@@ -119,6 +120,7 @@ def test_no_product_of_matrices_runs_twice(gated: bool) -> None:
 def forward_bytes(model: nn.Module) -> int:
     """Bytes that the CPU's allocator has handed out for a forward pass and not got back."""
     x = torch.randn(2, 64, models.WIDTH)
+    gc.collect()  # What earlier tests left must not be freed meanwhile.
     with torch.profiler.profile(profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         loss = model(x)
     events = profile.profiler.kineto_results.events()  # type: ignore[union-attr]

@@ -73,6 +73,11 @@ IN_MODELS = (
     ),
     mistake("a batch that is a list", "batch.factory | list | dict", code(batch="[1]")),
     mistake(
+        "batches of one size",
+        "batches do not follow the micro-batch size | of 2 and of 4 samples both hold | (7, 4) | batch.factory",
+        code(batch="{'x': torch.randn(7, 4)}"),
+    ),
+    mistake(
         "a wrong batch",
         "a batch of 2 | TypeError | unexpected keyword argument 'y'",
         code(batch=_BATCH.replace("'x'", "'y'")),
