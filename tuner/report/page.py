@@ -34,7 +34,7 @@ def report_html(results: StudyResults, summary: StudySummary) -> str:
     """The whole report."""
     winner = summary.winner
     sentences = _readable(summary)
-    strips = [] if winner is None else block_strips(winner.to_policy())
+    strips = [] if winner is None else block_strips(winner.to_policy(), _budget_of_all(results))
     return render(
         "report.html",
         study=results.study,
@@ -71,6 +71,12 @@ def report_html(results: StudyResults, summary: StudySummary) -> str:
 def front_html(results: StudyResults) -> str:
     """The front as a page of its own that one can hover over."""
     return render("front.html", study=results.study, front=front_figure(results))
+
+
+def _budget_of_all(results: StudyResults) -> float | None:
+    """The compiler's memory budget in all trials; None without one, and where each policy has its own."""
+    budget = results.search.get("model", {}).get("compile_memory_budget")
+    return budget if isinstance(budget, int | float) else None
 
 
 def _readable(summary: StudySummary) -> list[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from search_spaces.actions import kept_by, shown_action
+from search_spaces.choices import DEFAULT_BUDGET
 from search_spaces.policy import BLOCK, NONE, OFFLOAD, SEGMENT, BlockListPlacement, RecomputePolicy, Region
 
 #: Colors of the known actions, as the page names them.
@@ -13,7 +14,6 @@ _HUES = {NONE: "none", "attention": "sky", "mlp": "amber", "attention+mlp": "gre
 #: Of actions that are named after units of one's own; letters tell those apart that share one.
 _OTHER_HUES = ("teal", "lilac", "sand")
 _MEANINGS = {
-    NONE: "keeps everything",
     BLOCK: "the whole block",
     SEGMENT: "blocks rebuilt at once, bracketed",
     OFFLOAD: "nothing is rebuilt; the block's activations wait on the host",
@@ -66,19 +66,14 @@ class BlockStrip:
     words: str
 
 
-def block_strips(policy: RecomputePolicy) -> list[BlockStrip]:
-    """A strip for each list of blocks of the policy."""
-    actions = _Actions(policy.placement)
-    strips = [_strip(placement.canonical(), actions) for placement in policy.placement]
-    if policy.compile_memory_budget is None or policy.recomputes:
-        return strips
-    words = f"left to the compiler, which may keep {policy.compile_memory_budget:.0%} of the activations"
-    return [
-        replace(
-            strip, words=words, cells=tuple(replace(cell, tip=f"block {cell.number}: {words}") for cell in strip.cells)
-        )
-        for strip in strips
-    ]
+def block_strips(policy: RecomputePolicy, budget_of_all: float | None = None) -> list[BlockStrip]:
+    """A strip for each list of blocks of the policy.
+
+    Args:
+        budget_of_all: The compiler's memory budget of policies that have none of their own.
+    """
+    actions = _Actions(policy, budget_of_all if policy.compile_memory_budget is None else policy.compile_memory_budget)
+    return [_strip(placement.canonical(), actions) for placement in policy.placement]
 
 
 def legend(strips: Iterable[BlockStrip]) -> list[Action]:
@@ -89,17 +84,27 @@ def legend(strips: Iterable[BlockStrip]) -> list[Action]:
 
 
 class _Actions:
-    """Letters and colors, the same for all lists of blocks of a policy."""
+    """Letters, colors and words, the same for all lists of blocks of a policy.
 
-    def __init__(self, placements: Sequence[BlockListPlacement]) -> None:
-        names = sorted({name for placement in placements for name in placement.actions()} - _HUES.keys())
+    Attributes:
+        within_budget: What becomes of blocks without an action where the compiler has a budget; empty without one.
+    """
+
+    def __init__(self, policy: RecomputePolicy, budget: float | None) -> None:
+        names = sorted({name for placement in policy.placement for name in placement.actions()} - _HUES.keys())
         self._hues = {**_HUES, **{n: _OTHER_HUES[i % len(_OTHER_HUES)] for i, n in enumerate(names)}}
+        self.within_budget = ""
+        if budget is not None and budget != DEFAULT_BUDGET:
+            kept = f"{round(100 * budget, 4):g}%"
+            self.within_budget = f"left to the compiler, which may keep {kept} of the activations"
 
     def action(self, name: str) -> Action:
+        if name == NONE:
+            return Action(NONE, "", self._hues[NONE], self.within_budget or "keeps everything")
         if kept_by(name):
             kept = ", ".join(kept_by(name))
             return Action(shown_action(name), "S", self._hues[name], f"the block, but for what {kept} give")
-        letters = "" if name == NONE else "".join(unit[0].upper() for unit in name.split("+"))
+        letters = "".join(unit[0].upper() for unit in name.split("+"))
         units = " and ".join(name.split("+"))
         meaning = _MEANINGS.get(name, f"{units}, each on its own" if "+" in name else f"the {units} of the block")
         return Action(name, letters, self._hues[name], meaning)
@@ -107,18 +112,14 @@ class _Actions:
 
 def _strip(placement: BlockListPlacement, actions: _Actions) -> BlockStrip:
     units = ", ".join(name if name == path else f"{name} = {path}" for name, path in placement.units)
-    cells = [
-        _cell(number, NONE, "", f"block {number}: keeps everything", actions) for number in range(placement.num_blocks)
-    ]
+    plain = actions.action(NONE)
+    cells = [BlockCell(number, plain, "", f"block {number}: {plain.meaning}") for number in range(placement.num_blocks)]
     for region in placement.regions:
         for number in range(region.first, region.last + 1):
             edge, tip = _place_in(region, number)
-            cells[number] = _cell(number, region.action, edge, tip, actions)
-    return BlockStrip(placement.blocks, placement.num_blocks, units, tuple(cells), _words(placement))
-
-
-def _cell(number: int, action: str, edge: str, tip: str, actions: _Actions) -> BlockCell:
-    return BlockCell(number, actions.action(action), edge, tip)
+            cells[number] = BlockCell(number, actions.action(region.action), edge, tip)
+    words = _words(placement, actions.within_budget)
+    return BlockStrip(placement.blocks, placement.num_blocks, units, tuple(cells), words)
 
 
 def _place_in(region: Region, number: int) -> tuple[str, str]:
@@ -133,7 +134,7 @@ def _place_in(region: Region, number: int) -> tuple[str, str]:
     return edge, f"block {number}: recomputed in one segment with blocks {first} to {last}"
 
 
-def _words(placement: BlockListPlacement) -> str:
+def _words(placement: BlockListPlacement, within_budget: str) -> str:
     """``blocks 0-5: block; 6-7: attention+mlp; the other 4 keep everything``."""
     parts = []
     for region in placement.regions:
@@ -141,7 +142,8 @@ def _words(placement: BlockListPlacement) -> str:
         size = "" if region.segment_size is None else f" of {region.segment_size} blocks"
         parts.append(f"{span}: {shown_action(region.action)}{size}")
     num_kept = placement.num_blocks - sum(region.num_blocks for region in placement.regions)
+    rest_does = within_budget or "keep everything"
     if not parts:
-        return f"all {placement.num_blocks} blocks keep everything"
-    rest = f"; the other {num_kept} keep everything" if num_kept else ""
+        return f"all {placement.num_blocks} blocks {rest_does}"
+    rest = f"; the other {num_kept} {rest_does}" if num_kept else ""
     return f"blocks {'; '.join(parts)}{rest}"

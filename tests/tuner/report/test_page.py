@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from simulation import ENVIRONMENT, INSPECTION, SEARCH, failure, results_of, trial
+from simulation import ENVIRONMENT, INSPECTION, MIB, SEARCH, failure, policy, results_of, trial
 
 from runners.trial import Prediction, TrialStatus
 from search_spaces.policy import BatchShape, RecomputePolicy
@@ -56,6 +56,20 @@ def test_the_report_says_what_was_asked_and_why_it_ended(results: StudyResults) 
 def test_the_report_says_what_was_compiled(asked: dict[str, object], words_of_it: str) -> None:
     results = results_of(trial(0), search={**SEARCH, "model": {**SEARCH["model"], **asked}})
     assert f"compiled {words_of_it}" in words(report_html(results, summarize(results)))
+
+
+@pytest.mark.parametrize("of_study", [0.5, [0.25, 0.5]], ids=["of the study", "of the policy"])
+def test_a_winner_within_the_compilers_budget_is_not_said_to_keep_everything(of_study: float | list[float]) -> None:
+    own = of_study if isinstance(of_study, list) else None
+    plain = replace(policy(), compile="blocks", compile_memory_budget=own and own[-1])
+    winner = trial(0).model_copy(update={"policy": plain})
+    asked = {**SEARCH["model"], "compile": "blocks", "compile_memory_budget": of_study}
+    results = results_of(winner, cap_bytes=40 * MIB, search={**SEARCH, "model": asked}, baseline_key=plain.key)
+    page = words(report_html(results, summarize(results)))
+    assert "none: left to the compiler, which may keep 50% of the activations" in page
+    assert "all 2 blocks left to the compiler, which may keep 50% of the activations" in page
+    assert "keeps everything" not in page
+    assert "keep everything" not in page
 
 
 def test_the_report_lists_every_trial_and_the_environment(results: StudyResults) -> None:

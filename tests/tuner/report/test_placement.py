@@ -61,9 +61,32 @@ def test_what_waits_on_the_host_or_is_kept_is_not_said_to_be_recomputed() -> Non
     assert "wait on the host" in strip.cells[0].action.meaning
 
 
-def test_a_budget_of_the_compiler_is_no_plain_step() -> None:
-    placement = BlockListPlacement("h", 2, UNITS)
-    within = RecomputePolicy(BatchShape(1, 1, 1, 1), (placement,), compile="model", compile_memory_budget=0.5)
+@pytest.mark.parametrize(
+    ("regions", "budget", "words", "left"),
+    [
+        ((), 0.5, "all 2 blocks left to the compiler, which may keep 50%", [0, 1]),
+        (
+            (Region(0, 0, "block"),),
+            0.125,
+            "blocks 0: block; the other 1 left to the compiler, which may keep 12.5%",
+            [1],
+        ),
+    ],
+    ids=["in place of a placement", "beside one"],
+)
+def test_blocks_that_are_left_to_the_compiler_are_never_said_to_keep_everything(
+    regions: tuple[Region, ...], budget: float, words: str, left: list[int]
+) -> None:
+    placement = BlockListPlacement("h", 2, UNITS, regions)
+    within = RecomputePolicy(BatchShape(1, 1, 1, 1), (placement,), compile="model", compile_memory_budget=budget)
     (strip,) = block_strips(within)
-    assert strip.words == "left to the compiler, which may keep 50% of the activations"
-    assert strip.cells[1].tip == f"block 1: {strip.words}"
+    assert strip.words == f"{words} of the activations"
+    meaning = words.partition("left")[1] + words.partition("left")[2] + " of the activations"
+    assert {action.name: action.meaning for action in legend([strip])}["none"] == meaning
+    assert [cell.number for cell in strip.cells if cell.tip == f"block {cell.number}: {meaning}"] == left
+
+
+def test_the_compilers_own_budget_keeps_everything() -> None:
+    placement = BlockListPlacement("h", 2, UNITS)
+    whole = RecomputePolicy(BatchShape(1, 1, 1, 1), (placement,), compile="model", compile_memory_budget=1.0)
+    assert block_strips(whole)[0].words == "all 2 blocks keep everything"
