@@ -107,6 +107,27 @@ def test_the_module_is_the_program(tmp_path: Path) -> None:
     assert "Traceback" not in ended.stderr
 
 
+_INTERRUPTED = """
+import sys, types
+
+def main():
+    try:
+        exec("raise KeyboardInterrupt")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+sys.modules["tuner.cli"] = types.ModuleType("tuner.cli")
+sys.modules["tuner.cli"].main = main
+"""
+
+
+def test_the_module_ends_with_the_programs_exit_code_wherever_it_was_interrupted(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_INTERRUPTED)
+    path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
+    ended = subprocess.run([sys.executable, "-m", "tuner"], env={**os.environ, "PYTHONPATH": path}, check=False)
+    assert ended.returncode == 130
+
+
 def test_without_a_command_the_help_is_shown(tune: Tune) -> None:
     result = tune()
     assert result.exit_code in (0, 2)  # releases of the parser differ on whether that is a mistake
