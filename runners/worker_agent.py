@@ -80,7 +80,10 @@ class WorkerAgent:
         try:
             answer = worker.ask(request, timeout_s=timeout_s)
         except WorkerTimeoutError:
-            answer = {"workload_error": f"the model could not be built and traced within {timeout_s:g} s"}
+            answer = {
+                "workload_error": f"the model could not be built and traced within the {timeout_s:g} s of "
+                "runner.trial_timeout; raise that, or let the factory load less"
+            }
         except WorkerDiedError as error:
             answer = {"runner_error": f"{error} while the model was built or run", "detail": error.detail}
         if answer.get("unclean_reason") is not None:

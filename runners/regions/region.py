@@ -52,9 +52,9 @@ class Region:
         """Calls the function as this region, or plainly where no gradient is recorded."""
         if not torch.is_grad_enabled():
             return function(*args, **kwargs)
+        args, kwargs = without_empty_caches(self.modules, args, kwargs)
         if torch.compiler.is_compiling():
             return checkpoint(function, *args, **self._options, **kwargs)
-        args, kwargs = without_empty_caches(self.modules, args, kwargs)
         run_packed = _Run(function, self)
         # Arguments travel packed: checkpoint finds the devices of tensors inside containers, but not those of keyword
         # arguments, and a keyword of the block can then never clash with one of checkpoint's own.

@@ -149,7 +149,10 @@ class TestInspection:
         )
         endless = trials("resources.py:failing", args={"how": "loop", "from_samples": 2})
         answer = self.inspect(watched, endless, timeout_s=2.0)
-        assert answer == {"workload_error": "the model could not be built and traced within 2 s"}
+        assert answer["workload_error"] == (
+            "the model could not be built and traced within the 2 s of runner.trial_timeout; "
+            "raise that, or let the factory load less"
+        )
         assert watched.still_running() == []
 
 
