@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from runners.regions.cut import CutCall, CutRegion, KeptCall, TailCall
 from runners.regions.rebuilt_input import HeadCall, InputTailCall
@@ -76,15 +77,25 @@ def _cut(block: nn.Module, span: UnitSpan, region: Region) -> Iterator[InnerRepl
 
 
 def _kept_modules(head: nn.Module, tail: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """The outermost modules within the head that hold matrices and neither are nor hold the tail."""
+    """The outermost modules within the head that hold matrices and neither are nor hold the tail.
+
+    Of a module that is one projection and what is cheap around it, such as an activation, the projection alone.
+    """
     for name, module in head.named_children():
         path = f"{prefix}{name}"
         if module is tail or not has_matrices(module):
             continue
-        if any(part is tail for part in module.modules()) or isinstance(module, nn.ModuleList | nn.ModuleDict):
+        holds_tail = any(part is tail for part in module.modules())
+        if holds_tail or isinstance(module, nn.ModuleList | nn.ModuleDict) or _surrounds_one_projection(module):
             yield from _kept_modules(module, tail, f"{path}.")
         else:
             yield path, module
+
+
+def _surrounds_one_projection(module: nn.Module) -> bool:
+    """Whether all matrices of the module belong to a single module within it."""
+    holders = [part for part in module.modules() if any(of.ndim > 1 for of in part.parameters(recurse=False))]
+    return len(holders) == 1 and holders[0] is not module and not is_parametrized(module)
 
 
 def _rebuilt_input(

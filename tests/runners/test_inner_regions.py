@@ -143,6 +143,30 @@ def test_units_that_meet_save_what_each_saves_alone() -> None:
     assert saved["activation+norm"] == saved["activation"] + saved["norm"]
 
 
+def test_an_activation_in_a_module_with_the_projection_before_it_is_what_is_rebuilt() -> None:
+    span = BlockListPlacement("blocks", 2, (("activation", "..narrowing.dense"),), (Region(0, 1, "activation"),))
+
+    def encoder(*, placed: bool) -> nn.Module:
+        torch.manual_seed(0)
+        model: nn.Module = models.Encoder()
+        if placed:
+            apply_policy(model, RecomputePolicy(BatchShape(2, 1, 1, 2), (span,)))
+        return model
+
+    with Operators() as plain:
+        gradients, number = train(encoder(placed=False))
+    with Operators() as placed:
+        same_gradients, same_number = train(encoder(placed=True))
+    assert [name for name in gradients if not torch.equal(gradients[name], same_gradients[name])] == []
+    assert torch.equal(number, same_number)
+    more = placed.counts - plain.counts
+    assert (more["gelu"], more["addmm"], more["_scaled_dot_product_flash_attention_for_cpu"]) == (2, 0, 0)
+    wide = 2 * 64 * 3 * models.WIDTH * 4
+    saved = forward_bytes(encoder(placed=False)) - forward_bytes(encoder(placed=True))
+    rng_states = 2 * 4 * torch.get_rng_state().nbytes
+    assert 2 * wide - rng_states <= saved <= 2 * wide  # What GELU gave, in both blocks.
+
+
 def test_the_pass_is_plain_without_gradients() -> None:
     model = make_model()
     apply_policy(model, policy("activation+norm"))

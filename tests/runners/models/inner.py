@@ -95,3 +95,56 @@ class Stack(nn.Module):
         for block in self.blocks:
             x = block(x)
         return x.float().square().mean()
+
+
+class Widening(nn.Module):
+    """The first half of an MLP, as encoders have it: a projection and its activation in a module of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(WIDTH, 3 * WIDTH)
+        self.activation = nn.GELU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide: torch.Tensor = self.activation(self.dense(x))
+        return wide
+
+
+class Narrowing(nn.Module):
+    """The second half."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(3 * WIDTH, WIDTH)
+        self.dropout = nn.Dropout(0.2)
+
+    def forward(self, wide: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        narrowed: torch.Tensor = self.dropout(self.dense(wide))
+        return x + narrowed
+
+
+class EncoderBlock(nn.Module):
+    """No module holds the whole MLP."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn = Attention()
+        self.dropout = nn.Dropout(0.2)
+        self.widening = Widening()
+        self.narrowing = Narrowing()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.dropout(self.attn(x))
+        narrowed: torch.Tensor = self.narrowing(self.widening(x), x)
+        return narrowed
+
+
+class Encoder(nn.Module):
+    def __init__(self, num_blocks: int = 2) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(EncoderBlock() for _ in range(num_blocks))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x.float().square().mean()
