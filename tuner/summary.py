@@ -284,11 +284,11 @@ def _mismatches(results: StudyResults) -> Iterable[str]:
 def _predictions(errors: PredictionErrors) -> Iterable[str]:
     if errors.peak is None and errors.time is None:
         return
-    parts = [] if errors.peak is None else [f"peaks by {_off(errors.peak)}"]
+    parts = [] if errors.peak is None else [f"peaks off by {_off(errors.peak)}"]
     if errors.time is not None:
         inside = f"{errors.time.num_in_interval} of {errors.time.num_trials} within the 90 % interval"
-        parts.append(f"step times by {_off(errors.time)}, {inside}")
-    yield f"Predictions were off: {'; '.join(parts)}."
+        parts.append(f"step times off by {_off(errors.time)}, {inside}")
+    yield f"Predicted beside measured: {'; '.join(parts)}."
 
 
 def _off(figures: ErrorFigures) -> str:

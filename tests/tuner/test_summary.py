@@ -310,14 +310,14 @@ def predicted(peak_ratio: float, time_s: float | None = None) -> Prediction:
 def test_how_wrong_predictions_were_is_said_last() -> None:
     trials = [trial(0, prediction=predicted(1.01)), trial(1, prediction=predicted(1.02, 0.98))]
     assert sentences(*trials, trial(2, prediction=predicted(0.97, 1.10)))[-1] == (
-        "Predictions were off: peaks by 2.00% in the median, 3.00% at most (3 trials); step times by 6.00% in the "
-        "median, 10.00% at most (2 trials), 1 of 2 within the 90 % interval."
+        "Predicted beside measured: peaks off by 2.00% in the median, 3.00% at most (3 trials); step times off by "
+        "6.00% in the median, 10.00% at most (2 trials), 1 of 2 within the 90 % interval."
     )
 
 
 def test_before_any_time_was_predicted_only_peaks_are_judged() -> None:
     said = sentences(trial(0, prediction=predicted(1.0)))
-    assert said[-1] == "Predictions were off: peaks by 0.00% in the median, 0.00% at most (1 trial)."
+    assert said[-1] == "Predicted beside measured: peaks off by 0.00% in the median, 0.00% at most (1 trial)."
 
 
 def test_a_study_that_predicts_nothing_says_nothing_of_predictions() -> None:
