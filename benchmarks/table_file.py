@@ -16,7 +16,7 @@ from search_spaces.model_shape import BlockList, ModelShape
 from search_spaces.policy import MAX_BLOCKS, BlockListPlacement, PolicyError, RecomputePolicy
 from search_spaces.policy_reader import policy_from_dict
 from search_spaces.registry import make_space
-from search_spaces.yaml_words import one_line
+from search_spaces.yaml_words import one_line, place_name
 from tuner.config import MAX_GLOBAL_BATCH_SIZE
 from tuner.user_error import UserError
 
@@ -194,7 +194,8 @@ def _read_file(path: Path) -> TableFile:
 
 def _first_error(path: Path, error: ValidationError) -> str:
     first = error.errors()[0]
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    parts = (f"[{part}]" if isinstance(part, int) else f".{place_name(part)}" for part in first["loc"])
+    where = "".join(parts).lstrip(".")
     read = "missing" if first["type"] == "missing" else _shown(first["input"])
     allowed = " ".join(first["msg"].split())
     return f"{path}: {where} is {read}; allowed: {allowed}; correct the file"

@@ -91,4 +91,13 @@ def one_line(text: str) -> str:
 
 def quoted(text: str) -> str:
     """The text in quotes on one line, shortened where it is long."""
-    return repr(text if len(text) <= 60 else text[:57] + "...")
+    return repr(_shortened(text))
+
+
+def place_name(part: str | int) -> str:
+    """One part of the place of an entry in a file, on one line, shortened where it is long."""
+    return one_line(_shortened(str(part)))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from search_spaces.yaml_words import place_name
 from tuner.config import MAX_GLOBAL_BATCH_SIZE
 
 _Count: TypeAlias = Annotated[int, Field(ge=1, lt=2**63)]
@@ -77,7 +78,7 @@ def check_asked_search(search: dict[str, Any]) -> dict[str, Any]:
         _AskedSearch.model_validate(search)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        where = ".".join(map(place_name, first["loc"]))
         expected = "Input should be a mapping" if first["type"] == "model_type" else first["msg"]
         raise ValueError(f"{where}: {expected}, read {first['input']!r:.60}") from None
     return search

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from search_spaces.yaml_words import one_line
+from search_spaces.yaml_words import one_line, place_name
 from tuner.results import ModelRecord, StudyResults
 from tuner.user_error import UserError
 
@@ -71,7 +71,7 @@ def _read_bytes(path: Path) -> bytes:
 
 def _not_ours(path: Path, error: ValidationError) -> ResultsError:
     first = error.errors()[0]
-    where = ".".join(map(str, first["loc"]))
+    where = ".".join(map(place_name, first["loc"]))
     reason = " ".join(first["msg"].removeprefix("Value error, ").split())
     # Of something missing pydantic shows what is around it, and our own sentences say what was read.
     read = "" if first["type"] in ("missing", "value_error", "json_invalid") else f", read {first['input']!r:.60}"

@@ -263,6 +263,7 @@ def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
         ("playoff.step_times_s.0", [0.0, 1.0], "playoff: step_times_s has a time that is no positive number"),
         ("playoff.step_times_s.0", [1.0], "playoff: step_times_s has rows of different lengths"),
         ("playoff.trials", [1], "playoff: step_times_s has 2 rows for 1 trials"),
+        (f"trials.0.verification.{'x' * 6000}", 1, r"trials\.0\.verification\.x{57}\.\.\.: "),
     ],
 )
 def test_a_figure_that_no_study_writes_is_refused_with_its_field(
@@ -280,6 +281,7 @@ def test_a_figure_that_no_study_writes_is_refused_with_its_field(
     with pytest.raises(ResultsError, match=rf"results\.json is not a results file of this release \({reason}") as no:
         read_results(file)
     assert "\n" not in str(no.value)
+    assert len(str(no.value)) < 1000
 
 
 def test_entries_of_later_releases_are_passed_over(tmp_path: Path) -> None:
