@@ -4,8 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Three on two cores, too: tests wait for processes that they start. In their order, or all of these would come last.
-IN_PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder
+IN_PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .PHONY: demo test test-all test-faults fuzz lint clean-demo
 
