@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import sqlite3
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from mlflow_config.new_database import create_database
 from mlflow_config.settings import TrackingSettings, tracking_settings
 from mlflow_config.store import TrackingStore
 
@@ -81,3 +83,14 @@ def test_two_at_once_share_one(tmp_path: Path, opens: Callable[[str], subprocess
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["mlflow.db"]
     with contextlib.closing(sqlite3.connect(tmp_path / "runs" / "mlflow.db")) as database:
         assert {name for (name,) in database.execute("SELECT name FROM experiments")} == {"Default", "one", "other"}
+
+
+def test_it_is_made_where_files_cannot_have_two_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*names: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(os, "link", refuse)
+    create_database(tmp_path / "runs" / "mlflow.db")
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["mlflow.db"]
+    with contextlib.closing(sqlite3.connect(tmp_path / "runs" / "mlflow.db")) as database:
+        assert database.execute("SELECT name FROM experiments").fetchall() == [("Default",)]
