@@ -30,7 +30,7 @@ _LACK_OF_FIT = {0.001: 0.2, 0.003: 0.25, 0.01: 0.3, 0.02: 0.15, 0.05: 0.1}
 #: Standard deviation of a price between micro-batch sizes, relative to the price (plus a fifth of a plain step).
 _DEVIATION = (0.01, 0.05)
 #: Standard deviation of the tilt of a price along the list, in plain steps.
-_TILT = (0.001, 0.02)
+_TILT = (0.001, 0.05)
 #: Standard deviations of the bases, relative to a plain step: of all together, and of each size on its own.
 _BASE_COMMON, _BASE_OWN = 0.3, 0.03
 #: How much the micro-batch size matters, and the prior weight of each value: standard deviations of the bases, in plain
