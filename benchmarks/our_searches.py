@@ -12,14 +12,13 @@ from typing import Any
 
 import yaml
 from tool_candidates import Candidate, our_candidate
-from tool_contest import Deadline, OutOfTimeError, Work
+from tool_contest import Deadline, OutOfTimeError
 from tool_record import SearchNote
+from tool_work import Work
 
 from search_spaces.policy_file import load_policy
 from tuner.results_file import read_results
 
-#: Everything that may be placed in a block and that is worth a trial on this work.
-_ACTIONS = ["none", "attention", "mlp", "attention+mlp", "activation", "norm", "selective", "block", "segment"]
 _COMPILED_ACTIONS = ["none", "block"]
 #: Of the compiler, tried in place of a placement.
 _BUDGETS = [0.75, 0.5, 0.25, 0.0]
@@ -28,11 +27,11 @@ _INTERRUPTED = 130
 
 def our_searches(work: Work) -> dict[str, dict[str, Any]]:
     """The search files by the names of their studies: one for the model as it is, one for compiled blocks."""
-    common = work.search_file()
-    searches = {"as-it-is": {**common, "placement": {"actions": _ACTIONS}}}
+    searches = {"as-it-is": work.search}
     if work.with_compiler:
-        model = {**common["model"], "compile": "blocks", "compile_memory_budget": _BUDGETS}
-        searches["compiled"] = {**common, "model": model, "placement": {"actions": _COMPILED_ACTIONS}}
+        model = {**work.search["model"], "compile": "blocks", "compile_memory_budget": _BUDGETS}
+        placement = {**work.search.get("placement", {}), "actions": _COMPILED_ACTIONS}
+        searches["compiled"] = {**work.search, "model": model, "placement": placement}
     return searches
 
 
@@ -51,7 +50,7 @@ def run_search(
         OutOfTimeError: It was interrupted, and goes on in the next call.
     """
     path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump({**search, "memory_cap": f"{cap_bytes}B", "output_dir": str(folder)}))
+    path.write_text(yaml.safe_dump({**search, "study": name, "memory_cap": f"{cap_bytes}B", "output_dir": str(folder)}))
     resume = ["--resume"] if (folder / name / "study.db").exists() else []
     start = time.monotonic()
     try:

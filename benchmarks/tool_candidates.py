@@ -62,8 +62,15 @@ class Candidate:
         return f"{self.tool}: {self.setting} @{self.micro_batch_size}"
 
 
-def existing_tools(blocks: str, micro_batch_sizes: Sequence[int], *, with_compiler: bool) -> Iterator[Candidate]:
-    """Everything that needs no search; micro-batch sizes descending, the first one the whole batch."""
+def existing_tools(
+    blocks: Sequence[str], micro_batch_sizes: Sequence[int], *, with_compiler: bool
+) -> Iterator[Candidate]:
+    """Everything that needs no search.
+
+    Args:
+        blocks: Paths of the model's lists of blocks.
+        micro_batch_sizes: Descending.
+    """
     whole = micro_batch_sizes[0]
     for size in micro_batch_sizes:
         yield Candidate(PLAIN, "micro-batch alone", size, lambda _: None)
@@ -130,20 +137,20 @@ class _Keeping:
         return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def _recompute(blocks: str, every: int, keeps: Callable[[], _Keeping] | None, model: nn.Module) -> None:
+def _recompute(blocks: Sequence[str], every: int, keeps: Callable[[], _Keeping] | None, model: nn.Module) -> None:
     for index, block in enumerate(_blocks(model, blocks)):
         if index % every == 0:
             block.forward = functools.partial(_checkpointed, block.forward, keeps)
 
 
-def _checkpointed(forward: Callable[..., Any], keeps: Callable[[], _Keeping] | None, *args: Any) -> Any:
+def _checkpointed(forward: Callable[..., Any], keeps: Callable[[], _Keeping] | None, *args: Any, **kwargs: Any) -> Any:
     if keeps is None:
-        return checkpoint(forward, *args, use_reentrant=False)
+        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
     contexts = functools.partial(create_selective_checkpoint_contexts, keeps())
-    return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts)
+    return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
 
 
-def _compile_blocks(blocks: str, budget: float, model: nn.Module) -> None:
+def _compile_blocks(blocks: Sequence[str], budget: float, model: nn.Module) -> None:
     for block in _blocks(model, blocks):
         block.compile(dynamic=False, backend=_compiler(budget))
 
@@ -163,5 +170,5 @@ def _compiler(budget: float) -> Callable[..., Any]:
     return compile_within
 
 
-def _blocks(model: nn.Module, path: str) -> list[nn.Module]:
-    return list(model.get_submodule(path).children())
+def _blocks(model: nn.Module, paths: Sequence[str]) -> list[nn.Module]:
+    return [block for path in paths for block in model.get_submodule(path).children()]

@@ -9,12 +9,12 @@ from typing import Any
 
 from tool_candidates import Candidate
 from tool_record import Peak, ToolRecord
+from tool_work import Work
 
 from runners.devices.base import Device
 from runners.measure.step_time import TimedRun, time_once
 from runners.proof.randomness import seed_everything
 from runners.rig import Rig, RigStep
-from runners.trial import WorkloadSpec
 from runners.workloads.base import Workload
 from runners.workloads.load import load_workload
 
@@ -41,43 +41,6 @@ class Deadline:
         left_s = self.left_s()
         if left_s is not None and left_s <= needed_s:
             raise OutOfTimeError
-
-
-@dataclass(frozen=True)
-class Work:
-    """What is trained and how it is measured.
-
-    Attributes:
-        args: Of the built-in GPT.
-        num_rounds: Steps of each candidate that count.
-        search_limit: ``search.time_limit`` of each of our searches.
-    """
-
-    args: dict[str, Any]
-    sequence_length: int
-    global_batch_size: int
-    num_rounds: int
-    search_limit: str
-    with_compiler: bool
-
-    @property
-    def micro_batch_sizes(self) -> tuple[int, ...]:
-        sizes = range(self.global_batch_size, 0, -1)
-        return tuple(size for size in sizes if self.global_batch_size % size == 0)
-
-    @property
-    def spec(self) -> WorkloadSpec:
-        return WorkloadSpec(
-            model_factory="runners.workloads.gpt:gpt", model_args=self.args, sequence_length=self.sequence_length
-        )
-
-    def search_file(self) -> dict[str, Any]:
-        """What all of our searches of this work have in common."""
-        return {
-            "model": {"factory": self.spec.model_factory, "args": self.args},
-            "batch": {"global_batch_size": self.global_batch_size, "sequence_length": self.sequence_length},
-            "search": {"time_limit": self.search_limit},
-        }
 
 
 class Contest:

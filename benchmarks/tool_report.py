@@ -80,11 +80,15 @@ class Setup:
     """How all of it was measured.
 
     Attributes:
+        command: That measures all of it anew.
+        work: The name of what was trained.
         num_rounds: Steps of each setting that counted.
         searches: How our own settings were found, in a sentence.
         took_s: Wall time of the whole comparison, searches included.
     """
 
+    command: str
+    work: str
     machine: str
     num_rounds: int
     searches: str
@@ -119,12 +123,17 @@ def page(
     failures: Sequence[Failure],
     search_times_s: Mapping[str, float],
     setup: Setup,
+    image: str,
 ) -> str:
-    """The text of docs/tools.md."""
+    """The text of docs/tools.md, or of a page of another work.
+
+    Args:
+        image: Name of the figure's file in the folder images beside the page.
+    """
     plain = measured[0]
     introduction = (
-        "Written by `python benchmarks/tools.py`, which measures all of it anew: the steps of every setting in turn, "
-        f"{setup.num_rounds} each, on {setup.machine}. The work is the built-in GPT; 100 % is the plain step's peak of "
+        f"Written by `{setup.command}`, which measures all of it anew: the steps of every setting in turn, "
+        f"{setup.num_rounds} each, on {setup.machine}. The work is `{setup.work}`; 100 % is the plain step's peak of "
         f"{plain.peak_bytes / _MIB:.1f} MiB, and 1.00 is its speed. Every setting does the same samples per step. A "
         "cell is the fastest setting of a tool whose measured peak is within the cap: how many times as fast as the "
         "plain step, its standard error, and the peak. A dash: no setting of the tool is within the cap. "
@@ -137,7 +146,7 @@ def page(
         "",
         *_markdown(["tool", *(f"{cap:.0%}" for cap in caps), "search"], _rows(measured, caps, search_times_s)),
         "",
-        "![speed over peak of every setting](images/tools.svg)",
+        f"![speed over peak of every setting](images/{image})",
         "",
         "Ours beside the best of all others within each cap, from the same rounds:",
         "",

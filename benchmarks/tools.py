@@ -1,8 +1,10 @@
 """Ours against what exists: one model, one machine, every candidate's steps in turn.
 
-    python benchmarks/tools.py                # searches, then measures all, and writes docs/tools.md and its figure
-    python benchmarks/tools.py --minutes 10   # the same in calls of 10 minutes: each goes on where the last one stopped
-    python benchmarks/tools.py --smoke        # a small model without the compiler; writes beside its record only
+    python benchmarks/tools.py                       # searches, then measures all: docs/tools.md and its figure
+    python benchmarks/tools.py benchmarks/works/bert.yaml --page docs/tools-bert.md
+    python benchmarks/tools.py my-search.yaml        # your model, batch and optimizer; the page lies beside the record
+    python benchmarks/tools.py --minutes 10          # in calls of 10 minutes: each goes on where the last one stopped
+    python benchmarks/tools.py --smoke               # a small model without the compiler
 
 Caps are shares of the plain step's peak. A tool stands under a cap with the fastest of its settings whose measured peak
 is within it; a tool that has none there has no entry. Ours searches once for the model as it is and once for compiled
@@ -24,20 +26,24 @@ import rich
 import torch
 from our_searches import exported, our_searches, run_search
 from tool_candidates import OURS, Candidate, existing_tools, unusable_tools
-from tool_contest import Contest, Deadline, OutOfTimeError, Work
+from tool_contest import Contest, Deadline, OutOfTimeError
 from tool_figure import figure
 from tool_record import OtherWorkError, SearchNote, ToolRecord
 from tool_report import Failure, Measured, Setup, Versus, best_within, page, table
+from tool_work import Work
 
 from runners.cluster.agents import worker_environment
 from runners.cluster.nodes import CPU
 from runners.devices.base import Device
 from runners.devices.registry import open_device
+from tuner.user_error import UserError
 
 CAPS = (0.90, 0.75, 0.60, 0.50, 0.40)
-FULL = Work({"n_layer": 12, "n_embd": 256, "n_head": 8, "vocab_size": 4096}, 256, 8, 15, "6m", True)
-SMOKE = Work({"n_layer": 4, "n_embd": 64, "n_head": 2, "vocab_size": 256}, 64, 4, 3, "30s", False)
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+ROOT = Path(__file__).resolve().parent.parent
+WORKS = ROOT / "benchmarks" / "works"
+PAGE = ROOT / "docs" / "tools.md"
+#: Steps of each candidate that count.
+_NUM_ROUNDS, _NUM_SMOKE_ROUNDS = 15, 3
 #: Versions of code that one process compiles: one for each budget and its backward.
 _MOST_VERSIONS = 64
 _NOT_DONE = 3
@@ -55,7 +61,7 @@ class Comparison:
         self._record = ToolRecord.opened(folder / "record.json", _identity(work, device))
         self._contest = Contest(work, device, self._record, save=self._save, say=say)
         self._took_before_s = self._record.took_s
-        self._others = list(existing_tools("blocks", work.micro_batch_sizes, with_compiler=work.with_compiler))
+        self._others = list(existing_tools(work.blocks, work.micro_batch_sizes, with_compiler=work.with_compiler))
         self._plain = self._others[0]
 
     def run(self) -> None:
@@ -112,13 +118,20 @@ class Comparison:
         named = {**searches, **self._record.failures}
         return [*unusable_tools(), *(Failure(name, reason) for name, reason in named.items())]
 
-    def setup(self) -> Setup:
+    def setup(self, command: str) -> Setup:
+        """How it was measured.
+
+        Args:
+            command: That measures all of it anew.
+        """
         notes = [
             f"{name}: {note.num_trials} trials in {note.time_s:.0f} s"
             for name, note in self._record.searches.items()
             if note.num_trials is not None
         ]
         return Setup(
+            command=command,
+            work=self._work.name,
             machine=", ".join(str(value) for key, value in self._record.identity.items() if key != "work"),
             num_rounds=len(self._record.rounds),
             searches=f"Our searches, one for all caps each: {'; '.join(notes) or 'none'}.",
@@ -147,29 +160,40 @@ class Comparison:
 def main() -> int:
     options = _options()
     _take_environment_of_trials()
-    work = SMOKE if options.smoke else FULL
-    folder = options.folder or Path("runs") / ("tools-smoke" if options.smoke else "tools")
-    folder.mkdir(parents=True, exist_ok=True)
+    name = "tools-smoke" if options.smoke else "tools" if options.search is None else f"tools-{options.search.stem}"
+    folder = options.folder or Path("runs") / name
     torch._dynamo.config.recompile_limit = _MOST_VERSIONS
     at_s = None if options.minutes is None else time.monotonic() + 60 * options.minutes
     try:
-        comparison = Comparison(work, folder, Deadline(at_s))
+        folder.mkdir(parents=True, exist_ok=True)
+        comparison = Comparison(_work(options), folder, Deadline(at_s))
         comparison.run()
-    except OtherWorkError as error:
+    except (OtherWorkError, UserError) as error:
         say(str(error))
         return 2
     except OutOfTimeError:
         say(f"not done yet; the same command goes on from {folder / 'record.json'}")
         return _NOT_DONE
     measured, search_s = comparison.measured(), {OURS: comparison.search_s()}
-    versus, failures = comparison.versus(measured), comparison.failures()
     rich.print(table(measured, CAPS, search_s))
-    pages = folder if options.smoke else DOCS
-    (pages / "images").mkdir(exist_ok=True)
-    (pages / "tools.md").write_text(page(measured, CAPS, versus, failures, search_s, comparison.setup()))
-    (pages / "images" / "tools.svg").write_text(figure(measured, CAPS, OURS))
-    say(f"written: {pages / 'tools.md'}")
+    is_of_docs = options.search is None and not options.smoke
+    path = options.page or (PAGE if is_of_docs else folder / "tools.md")
+    image = path.parent / "images" / f"{path.stem}.svg"
+    image.parent.mkdir(parents=True, exist_ok=True)
+    arguments = [] if options.search is None else [str(options.search)]
+    arguments += [] if options.page is None else ["--page", str(options.page)]
+    command = " ".join(["python benchmarks/tools.py", *arguments])
+    versus, failures = comparison.versus(measured), comparison.failures()
+    path.write_text(page(measured, CAPS, versus, failures, search_s, comparison.setup(command), image.name))
+    image.write_text(figure(measured, CAPS, OURS))
+    say(f"written: {path}")
     return 0
+
+
+def _work(options: argparse.Namespace) -> Work:
+    if options.smoke:
+        return Work.read(WORKS / "smoke.yaml", num_rounds=_NUM_SMOKE_ROUNDS, with_compiler=False)
+    return Work.read(options.search or WORKS / "gpt.yaml", num_rounds=_NUM_ROUNDS, with_compiler=True)
 
 
 def _take_environment_of_trials() -> None:
@@ -188,9 +212,13 @@ def _identity(work: Work, device: Device) -> dict[str, Any]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("search", type=Path, nargs="?", help="a search file; default: that of docs/tools.md")
     parser.add_argument("--smoke", action="store_true", help="a small model, few steps; leaves docs/ alone")
     parser.add_argument("--minutes", type=float, help="stop after this long; the next call goes on")
-    parser.add_argument("--folder", type=Path, help="of the record and our studies; default: runs/tools")
+    parser.add_argument(
+        "--folder", type=Path, help="of the record and our studies; default: runs/tools, and its name for a search file"
+    )
+    parser.add_argument("--page", type=Path, help="where to write it; default: docs/tools.md, or the folder for others")
     return parser.parse_args()
 
 

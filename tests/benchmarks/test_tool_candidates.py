@@ -20,7 +20,7 @@ def flops_and_gradients(model: GPT, batch: dict[str, torch.Tensor]) -> tuple[int
     return flops, [p.grad for p in model.parameters() if p.grad is not None]
 
 
-CANDIDATES = [each for each in existing_tools("blocks", (2,), with_compiler=False)]
+CANDIDATES = [each for each in existing_tools(["blocks"], (2,), with_compiler=False)]
 
 
 @pytest.mark.parametrize("candidate", CANDIDATES, ids=lambda each: each.name)

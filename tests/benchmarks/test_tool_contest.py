@@ -2,24 +2,45 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tool_candidates import Candidate
-from tool_contest import Contest, Deadline, OutOfTimeError, Work
+from tool_contest import Contest, Deadline, OutOfTimeError
 from tool_record import ToolRecord
+from tool_work import Work
 from torch import nn
 
 from runners.devices.registry import open_device
 
-WORK = Work({"n_layer": 2, "n_embd": 16, "n_head": 2, "vocab_size": 32}, 16, 2, 2, "1s", False)
+SEARCH = """
+study: tiny
+model: {factory: "runners.workloads.gpt:gpt", args: {n_layer: 2, n_embd: 16, n_head: 2, vocab_size: 32}}
+batch: {global_batch_size: 2, sequence_length: 16}
+memory_cap: 1GiB
+search: {time_limit: 1s}
+"""
+
+
+def work_of(text: str, folder: Path) -> Work:
+    path = folder / "search.yaml"
+    path.write_text(text)
+    return Work.read(path, num_rounds=2, with_compiler=False)
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Work:
+    return work_of(SEARCH, tmp_path_factory.mktemp("work"))
+
+
 PLAIN = Candidate("plain", "as it is", 2, lambda _: None)
 HALVED = Candidate("plain", "as it is", 1, lambda _: None)
 
 
-def contest(record: ToolRecord) -> Contest:
-    device = open_device(WORK.spec.device)
-    return Contest(WORK, device, record, save=lambda: None, say=lambda _: None)
+def contest(work: Work, record: ToolRecord) -> Contest:
+    device = open_device(work.spec.device)
+    return Contest(work, device, record, save=lambda: None, say=lambda _: None)
 
 
 def breaks_after(num_steps: int) -> Callable[[nn.Module], Any]:
@@ -39,9 +60,9 @@ def breaks_after(num_steps: int) -> Callable[[nn.Module], Any]:
     return put_on
 
 
-def test_a_stopped_contest_goes_on_in_another_process_without_measuring_peaks_again() -> None:
+def test_a_stopped_contest_goes_on_in_another_process_without_measuring_peaks_again(work: Work) -> None:
     record = ToolRecord(identity={})
-    first = contest(record)
+    first = contest(work, record)
     first.enter(PLAIN)
     first.enter(HALVED)
     with pytest.raises(OutOfTimeError, match=r"^$"):
@@ -49,17 +70,17 @@ def test_a_stopped_contest_goes_on_in_another_process_without_measuring_peaks_ag
     peaks = dict(record.peaks)
     assert list(peaks) == ["plain: as it is @2", "plain: as it is @1"]
     assert peaks["plain: as it is @2"].peak_bytes > peaks["plain: as it is @1"].peak_bytes
-    second = contest(record)
+    second = contest(work, record)
     second.enter(PLAIN)
     second.enter(HALVED)
     second.run_rounds(Deadline(None))
     assert record.peaks == peaks
-    assert [sorted(each) for each in record.rounds] == [sorted(peaks)] * WORK.num_rounds
+    assert [sorted(each) for each in record.rounds] == [sorted(peaks)] * work.num_rounds
 
 
-def test_what_fails_is_a_line_of_the_table_and_the_others_go_on() -> None:
+def test_what_fails_is_a_line_of_the_table_and_the_others_go_on(work: Work) -> None:
     record = ToolRecord(identity={})
-    running = contest(record)
+    running = contest(work, record)
     running.enter(PLAIN)
     running.enter(Candidate("broken", "at once", 2, breaks_after(0)))
     running.enter(Candidate("broken", "later", 2, breaks_after(3)))
@@ -69,3 +90,17 @@ def test_what_fails_is_a_line_of_the_table_and_the_others_go_on() -> None:
         "broken: later @2": "RuntimeError: no more",
     }
     assert list(record.rounds[-1]) == ["plain: as it is @2"]
+
+
+def test_a_work_is_the_model_and_batch_of_a_search_file(work: Work) -> None:
+    assert work.blocks == ("blocks",)
+    assert work.micro_batch_sizes == (2, 1)
+    assert set(work.search) == {"model", "batch", "search"}
+
+
+def test_our_searches_find_a_factory_beside_the_search_file_and_choose_what_is_compiled(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("from runners.workloads.gpt import gpt as make\n")
+    text = SEARCH.replace("runners.workloads.gpt:gpt", "own.py:make").replace("model: {", "model: {compile: blocks, ")
+    model = work_of(text, tmp_path).search["model"]
+    assert model["factory"] == f"{tmp_path.resolve() / 'own.py'}:make"
+    assert "compile" not in model

@@ -27,10 +27,10 @@ def test_the_fastest_setting_within_a_cap_stands_for_its_tool() -> None:
 
 
 def test_the_page_shows_each_tool_under_each_cap_and_what_could_not_run() -> None:
-    setup = Setup("2 cores", 9, "Two searches.", 600.0)
+    setup = Setup("python a.py", "huggingface:bert", "2 cores", 9, "Two searches.", 600.0)
     versus = [Versus(0.9, OURS, PLAIN, Center(0.9, 0.02), 9)]
     failures = [Failure("Rockmate", "ImportError: x")]
-    text = page([PLAIN, OURS, SLOWER], (0.9, 0.4), versus, failures, {"ours": 70.4}, setup)
+    text = page([PLAIN, OURS, SLOWER], (0.9, 0.4), versus, failures, {"ours": 70.4}, setup, "tools.svg")
     assert "| tool | 90% | 40% | search |" in text
     assert "| no recompute | - | - | by hand |" in text
     assert "| ours | 0.90 +-0.01 (70%) | 0.75 +-0.01 (40%) | 70 s |" in text
