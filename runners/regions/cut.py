@@ -110,16 +110,32 @@ class _KeptOutput:
     def __init__(self, name: str, output: Any, rng_after: RngState | None) -> None:
         self.name = name
         self._rng_after = rng_after
-        self._output = torch.utils._pytree.tree_map_only(torch.Tensor, _KeptTensor, output)
+        self._output = torch.utils._pytree.tree_map_only(torch.Tensor, _kept, output)
 
     def value(self, region_name: str) -> Any:
         if self._rng_after is not None:
             self._rng_after.restore()  # Its own random numbers were drawn in the first run only.
 
-        def tensor(kept: _KeptTensor) -> torch.Tensor:
+        def tensor(kept: _KeptTensor | _MadeAgain) -> torch.Tensor:
             return kept.value(f"{region_name}: the output of {self.name}")
 
-        return torch.utils._pytree.tree_map_only(_KeptTensor, tensor, self._output)
+        return torch.utils._pytree.tree_map_only((_KeptTensor, _MadeAgain), tensor, self._output)
+
+
+def _kept(tensor: torch.Tensor) -> _KeptTensor | _MadeAgain:
+    """Not the tensor itself where a norm makes it again, as the last norm of an attention module does."""
+    held = let_go((tensor,))
+    return _KeptTensor(tensor) if held[0] is tensor else _MadeAgain(held)
+
+
+class _MadeAgain:
+    def __init__(self, held: tuple[Any, ...]) -> None:
+        self._held = held
+
+    def value(self, what: str) -> torch.Tensor:
+        (value,) = made_again(self._held)
+        assert isinstance(value, torch.Tensor), what
+        return value
 
 
 class _KeptTensor:

@@ -123,18 +123,30 @@ class Narrowing(nn.Module):
         return x + narrowed
 
 
+class NormedAttention(nn.Module):
+    """Gives what its last norm gave, beside weights that nobody asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Attention()
+        self.dropout = nn.Dropout(0.2)
+        self.norm = nn.LayerNorm(WIDTH)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return self.norm(x + self.dropout(self.inner(x))), None
+
+
 class EncoderBlock(nn.Module):
     """No module holds the whole MLP."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.attn = Attention()
-        self.dropout = nn.Dropout(0.2)
+        self.attn = NormedAttention()
         self.widening = Widening()
         self.narrowing = Narrowing()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.dropout(self.attn(x))
+        x, _ = self.attn(x)
         narrowed: torch.Tensor = self.narrowing(self.widening(x), x)
         return narrowed
 
