@@ -79,7 +79,7 @@ def inspect_model(
         containers = choose_block_lists(model, containers, uses)
     containers = sorted(containers, key=lambda container: uses[container.path].order)
     lists = [watched[container.path] for container in containers]
-    notes = [*_model_notes(model, has_own_recompute), *_missing_list_notes(model, lists)]
+    notes = [*_model_notes(model, lists, has_own_recompute), *_missing_list_notes(model, lists)]
     notes += [note for each in lists for note in _list_notes(each)]
     notes += _missing_unit_notes(lists, (ATTENTION, MLP) if units is None else tuple(units))
     idle = idle_actions(keep_sets, [each.container.blocks for each in lists], run_step)
@@ -182,7 +182,7 @@ def _watch_passes(model: nn.Module, run_step: Callable[[], object], watched: Seq
     return has_own_recompute
 
 
-def _model_notes(model: nn.Module, has_own_recompute: bool) -> Iterator[str]:
+def _model_notes(model: nn.Module, lists: Sequence[WatchedList], has_own_recompute: bool) -> Iterator[str]:
     if has_own_recompute:
         yield (
             "The model recomputes activations by itself. That stays as it is, so the baseline is the model as given, "
@@ -193,10 +193,10 @@ def _model_notes(model: nn.Module, has_own_recompute: bool) -> Iterator[str]:
             "The model is in eval mode as built, so dropout is off. If it is to be trained otherwise, call train() in "
             "the factory."
         )
-    if getattr(getattr(model, "config", None), "use_cache", False) is True:
+    if any(each.use.gets_cache for each in lists):
         yield (
-            "The model's config has use_cache: true, so its blocks store keys and values for generation even while "
-            "they train. What is recomputed runs without that cache; elsewhere it takes memory for nothing. Set "
+            "The model hands its blocks a cache, in which they store keys and values for generation even while they "
+            "train. What is recomputed runs without it; elsewhere it takes memory for nothing. Set "
             "model.config.use_cache = False where the model is built, in the factory and in training; nothing that is "
             "trained depends on it."
         )

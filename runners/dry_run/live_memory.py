@@ -57,7 +57,8 @@ class LiveMemory(FakeValues):  # type: ignore[no-untyped-call]  # torch leaves i
         self._highest_bytes = 0
         self._flops = 0
         self._operations: list[Operation] = []
-        #: What the last operation added something to, if it may have been added in place.
+        #: What the last operation added something to, if it may have been added in place. Not a view: what that is
+        #: a view of counts as in use, so a tied weight's two gradients and their sum are alive at once.
         self._summed: CountedStorage | None = None
         self._known: dict[int, CountedStorage] = {}
         self._formulas = flop_formulas()
@@ -124,7 +125,7 @@ class LiveMemory(FakeValues):  # type: ignore[no-untyped-call]  # torch leaves i
             self._hold_strided(part, num_bytes)
         gained = 0 if ran is None else ran.gained_bytes
         self._operations.append(Operation(func, before_bytes, max(self.live_bytes, before_bytes + gained)))
-        if func is _SUM and _is_in_backward() and isinstance(args[0], torch.Tensor):
+        if func is _SUM and _is_in_backward() and isinstance(args[0], torch.Tensor) and not args[0]._is_view():
             self._summed = self.find(args[0])
         formula = self._formulas.get(func._overloadpacket)
         if formula is not None:

@@ -12,6 +12,7 @@ from torch import nn
 
 from runners.inspection.block_units import ATTENTION, unit_candidates
 from runners.inspection.call_trace import Call, CallTrace, Target, tensors_in
+from runners.regions.empty_cache import is_cache
 
 #: Inner structure that alike blocks share at least: a ResNet's first block, which alone has a downsampling branch, does
 #: so with the others; attention and MLP inside the same residual wrapper do not.
@@ -93,6 +94,7 @@ class ListUse:
         self.num_calls = len(calls)
         #: Place of the first call in the forward pass; lists that are never called come last.
         self.order = trace.calls.index(calls[0]) if calls else len(trace.calls)
+        self.gets_cache = any(is_cache(given) for call in calls for given in (*call.args, *call.kwargs.values()))
         pairs = list(itertools.pairwise(calls))
         self.is_linked = _mostly(_hands_over(a, b) for a, b in pairs)
         self.is_parallel = bool(pairs) and _mostly(_same_input(a, b) for a, b in pairs)

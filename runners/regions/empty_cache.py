@@ -20,19 +20,19 @@ def without_empty_caches(
 
     What a cache holds before the call is part of the input (a prefix that is trained, say), so such a one stays.
     """
-    if not any(map(_is_cache, (*args, *kwargs.values()))):
+    if not any(map(is_cache, (*args, *kwargs.values()))):
         return args, kwargs
     layers = [getattr(part, "layer_idx", None) for module in modules for part in module.modules()]
     numbers = sorted({layer for layer in layers if isinstance(layer, int)})
 
     def kept(value: Any) -> Any:
-        is_unread = bool(numbers) and _is_cache(value) and all(_is_empty(value, number) for number in numbers)
+        is_unread = bool(numbers) and is_cache(value) and all(_is_empty(value, number) for number in numbers)
         return None if is_unread else value
 
     return tuple(map(kept, args)), {name: kept(value) for name, value in kwargs.items()}
 
 
-def _is_cache(value: Any) -> bool:
+def is_cache(value: Any) -> bool:
     """True for the caches of transformers, which need not be installed, and for what looks like them."""
     return hasattr(value, "get_seq_length") and hasattr(value, "update")
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -444,9 +443,24 @@ def test_code_between_blocks_refuses_segments_and_keeps_the_rest(
     assert found.unit_names == ("attention", "mlp")
 
 
-def test_a_cache_for_generation_is_said_to_take_memory() -> None:
-    model = Model()
-    model.config = SimpleNamespace(use_cache=True)
-    assert any("Set model.config.use_cache = False" in note for note in inspect(model).shape.notes)
-    model.config = SimpleNamespace(use_cache=False)
-    assert not any("use_cache" in note for note in inspect(model).shape.notes)
+@pytest.mark.parametrize(
+    ("name", "is_told"), [("GPT2LMHeadModel", True), ("T5ForConditionalGeneration", True), ("BertForMaskedLM", False)]
+)
+def test_a_cache_for_generation_is_said_to_take_memory_where_blocks_get_one(name: str, is_told: bool) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs the extra huggingface")
+    architecture = getattr(transformers, name)
+    sizes = {"vocab_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "decoder_start_token_id": 0}
+    config = architecture.config_class(**sizes, hidden_size=8, intermediate_size=16)
+    if name.startswith("T5"):
+        config = architecture.config_class(vocab_size=16, d_model=8, d_kv=4, d_ff=16, decoder_start_token_id=0)
+    # The default of both kinds: it says nothing of encoders.
+    assert config.use_cache
+    tokens = torch.zeros(2, 4, dtype=torch.int64)
+
+    def notes(model: nn.Module) -> tuple[str, ...]:
+        return inspect(model, input_ids=tokens, labels=tokens).shape.notes
+
+    model = architecture(config).train()
+    assert any("Set model.config.use_cache = False" in note for note in notes(model)) is is_told
+    model.config.use_cache = False
+    assert not any("use_cache" in note for note in notes(model))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -98,18 +100,37 @@ class TestFakeValues:
             assert torch.empty((), dtype=torch.int64).item() == 1
 
 
-def test_gradients_of_what_is_used_often_are_added_up_in_place() -> None:
+def used_often(x: torch.Tensor) -> torch.Tensor:
+    shared = x.exp()
+    return shared.sin() + shared.cos() + shared.tanh() + shared.sigmoid()
+
+
+def tied_to_an_embedding(weight: torch.Tensor) -> torch.Tensor:
+    hidden = torch.nn.functional.embedding(torch.zeros(1, 4, dtype=torch.int64), weight)
+    return torch.nn.functional.linear(hidden.exp(), weight)
+
+
+def taken_in_by_two_projections(x: torch.Tensor) -> torch.Tensor:
+    hidden = x.exp().unflatten(0, (2, -1))
+    left, right = (torch.ones(2, x.shape[1], requires_grad=True) for _ in range(2))
+    return torch.nn.functional.linear(hidden, left) + torch.nn.functional.linear(hidden, right)
+
+
+@pytest.mark.parametrize("use", [used_often, tied_to_an_embedding, taken_in_by_two_projections])
+def test_gradients_are_added_up_in_place_only_where_the_first_is_no_view(
+    use: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
     def run(x: torch.Tensor) -> None:
-        shared = x.exp()
-        (shared.sin() + shared.cos() + shared.tanh() + shared.sigmoid()).sum().backward()
+        x.grad = torch.zeros_like(x)  # As of an earlier micro-batch.
+        use(x).sum().backward()
 
     recorder = AllocationRecorder()
-    x = torch.zeros(2**16, requires_grad=True)
+    x = torch.zeros(2**10, 2**6, requires_grad=True)
     with recorder.recording():
         run(x)
     memory = LiveMemory()
     with FakeTensorMode(), memory:
-        x = torch.zeros(2**16, requires_grad=True)
+        x = torch.zeros(2**10, 2**6, requires_grad=True)
         memory.cut()
         before_bytes = memory.live_bytes
         run(x)
