@@ -21,7 +21,7 @@ from search_spaces.policy import RecomputePolicy
 PLAIN, OURS = "no recompute", "recompute-tuner"
 #: Shares of the compiler's memory budget that are tried. A whole model takes long to compile, so fewer there.
 BLOCK_BUDGETS = (1.0, 0.75, 0.5, 0.25, 0.0)
-MODEL_BUDGETS = (0.75, 0.5, 0.1)
+MODEL_BUDGETS = (1.0, 0.75, 0.5, 0.1)
 #: What came of trying them in an environment of their own, with all that they require, under torch 2.13 on a CPU.
 _ROCKMATE_NOTE = (
     "versions 2.0.0 of rockmate and rkgb, with all that they require, end at import: No module named 'rkgb.core' (the "
@@ -50,12 +50,14 @@ class Candidate:
 
     Attributes:
         put_on: Changes a fresh model in place.
+        trains_as: Name of the candidate whose gradients it has to give; None where nothing tells.
     """
 
     tool: str
     setting: str
     micro_batch_size: int
     put_on: Callable[[nn.Module], object]
+    trains_as: str | None = None
 
     @property
     def name(self) -> str:
@@ -72,25 +74,35 @@ def existing_tools(
         micro_batch_sizes: Descending.
     """
     whole = micro_batch_sizes[0]
-    for size in micro_batch_sizes:
-        yield Candidate(PLAIN, "micro-batch alone", size, lambda _: None)
+    plain = {size: Candidate(PLAIN, "micro-batch alone", size, lambda _: None) for size in micro_batch_sizes}
+    yield from plain.values()
+
+    def by_hand(tool: str, setting: str, size: int, every: int, keeps: Callable[[], _Keeping] | None) -> Candidate:
+        put_on = functools.partial(_recompute, blocks, every, keeps)
+        return Candidate(tool, setting, size, put_on, plain[size].name)
+
     for size in micro_batch_sizes[:3]:
-        yield Candidate("every block", "checkpoint", size, functools.partial(_recompute, blocks, 1, None))
+        yield by_hand("every block", "checkpoint", size, 1, None)
     for size in micro_batch_sizes[:2]:
-        yield Candidate("every second block", "checkpoint", size, functools.partial(_recompute, blocks, 2, None))
+        yield by_hand("every second block", "checkpoint", size, 2, None)
     for setting, keeps in (
         ("keep matmuls and attention", functools.partial(_Keeping, _MATMULS | _ATTENTION)),
         ("keep every second matmul", functools.partial(_Keeping, _MATMULS | _ATTENTION, every=2)),
         ("keep attention alone", functools.partial(_Keeping, _ATTENTION)),
     ):
-        yield Candidate("operator presets", setting, whole, functools.partial(_recompute, blocks, 1, keeps))
+        yield by_hand("operator presets", setting, whole, 1, keeps)
     if not with_compiler:
         return
-    for budget in BLOCK_BUDGETS:
-        put_on = functools.partial(_compile_blocks, blocks, budget)
-        yield Candidate("torch.compile, blocks", f"budget {budget:g}", whole, put_on)
-    for budget in MODEL_BUDGETS:
-        yield Candidate("torch.compile, model", f"budget {budget:g}", whole, functools.partial(_compile_model, budget))
+    compiled: list[tuple[str, Sequence[float], Callable[[float, nn.Module], None]]] = [
+        ("torch.compile, blocks", BLOCK_BUDGETS, functools.partial(_compile_blocks, blocks)),
+        ("torch.compile, model", MODEL_BUDGETS, _compile_model),
+    ]
+    for tool, (full, *others), put_on in compiled:
+        # Compiled code draws random numbers its own way, so what keeps everything is the measure of the others.
+        keeps_all = Candidate(tool, f"budget {full:g}", whole, functools.partial(put_on, full))
+        yield keeps_all
+        for budget in others:
+            yield Candidate(tool, f"budget {budget:g}", whole, functools.partial(put_on, budget), keeps_all.name)
 
 
 def our_candidate(policy: RecomputePolicy) -> Candidate:

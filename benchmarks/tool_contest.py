@@ -13,9 +13,10 @@ from tool_work import Work
 
 from runners.devices.base import Device
 from runners.measure.step_time import TimedRun, time_once
-from runners.proof.randomness import seed_everything
-from runners.rig import Rig, RigStep
-from runners.workloads.base import Workload
+from runners.proof.compare import compare_records, split_tolerance
+from runners.proof.setup import ProofSetup
+from runners.proof.training_record import TrainingRecord, record_training
+from runners.rig import RigStep
 from runners.workloads.load import load_workload
 
 
@@ -64,15 +65,18 @@ class Contest:
         self._record = record
         self._save = save
         self._say = say
-        self._device, self._workload = device, load_workload(work.spec)
+        self._setup = ProofSetup(load_workload(work.spec), work.spec, device)
         self._contestants: dict[str, _Contestant] = {}
+        #: Gradients of the first step, of those that others are compared with.
+        self._references: dict[str, TrainingRecord] = {}
 
     def enter(self, candidate: Candidate) -> None:
-        """Builds it, takes its first step and measures its peak; what fails is recorded as failed."""
+        """Builds it, compares its first step and measures its peak; what fails is recorded as failed."""
         if candidate.name in self._contestants or candidate.name in self._record.failures:
             return
         try:
-            contestant = _Contestant(candidate, self._work, self._workload, self._device)
+            contestant = _Contestant(candidate, self._work, self._setup)
+            self._compare(candidate, contestant.gradients)
             if candidate.name not in self._record.peaks:
                 self._record.peaks[candidate.name] = contestant.measure_peak()
         except Exception as error:  # noqa: BLE001  # a tool that fails is a row of the table, not the end of it
@@ -82,6 +86,19 @@ class Contest:
         self._save()
         peak = self._record.peaks[candidate.name]
         self._say(f"{candidate.name}: {peak.peak_bytes / 2**20:.1f} MiB, first step {contestant.first_step_s:.1f} s")
+
+    def _compare(self, candidate: Candidate, gradients: TrainingRecord) -> None:
+        """Notes it where the candidate's gradients are not those of training without recompute."""
+        if candidate.trains_as is None:
+            self._references[candidate.name] = gradients
+            return
+        reference = self._references.get(candidate.trains_as)
+        if reference is not None:
+            error = compare_records(reference, gradients).relative_error
+            if not error <= split_tolerance(gradients.dtype):
+                self._record.astray[candidate.name] = error
+                self._say(f"{candidate.name}: trains another model, its gradients are off by {error:.2g}")
+        gradients.close()
 
     def run_rounds(self, deadline: Deadline) -> None:
         """Every contestant's steps in turn, each round begun by another one, until there are as many as wanted.
@@ -120,20 +137,27 @@ class Contest:
 
 
 class _Contestant:
-    """A candidate on a model of its own, its first step behind it."""
+    """A candidate on a model of its own, its first step behind it.
 
-    def __init__(self, candidate: Candidate, work: Work, workload: Workload, device: Device) -> None:
+    Attributes:
+        gradients: Of that step.
+    """
+
+    def __init__(self, candidate: Candidate, work: Work, setup: ProofSetup) -> None:
+        device = setup.device
         self._before_bytes = device.live_bytes()
-        self._rig = Rig(workload, work.spec, device)
+        self._rig = setup.fresh_rig()
         self._device = device
         candidate.put_on(self._rig.model)
-        seed_everything(0)
         num_micro_batches = work.global_batch_size // candidate.micro_batch_size
         self._micro_batches: Sequence[Any] = [
-            workload.make_batch(candidate.micro_batch_size) for _ in range(num_micro_batches)
+            setup.batch(candidate.micro_batch_size, step=0, part=part) for part in range(num_micro_batches)
         ]
+        setup.seed()
         start = time.monotonic()
-        self._rig.step.run(self._micro_batches)
+        self.gradients = record_training(
+            self._rig.step, [self._micro_batches], device=device, dtype=setup.lowest_dtype(self._rig)
+        )
         self.first_step_s = time.monotonic() - start
 
     def measure_peak(self) -> Peak:

@@ -45,6 +45,7 @@ class ToolRecord(BaseModel):
         peaks: By candidate, in the order in which they were measured.
         rounds: Of each complete round the wall time of each candidate's step, and the processor seconds over it.
         failures: By candidate, one line.
+        astray: By candidate that trains another model: how far its gradients are off, relative to what they should be.
         searches: By name of the study.
         took_s: Wall time of all calls together.
     """
@@ -53,6 +54,7 @@ class ToolRecord(BaseModel):
     peaks: dict[str, Peak] = Field(default_factory=dict)
     rounds: list[dict[str, tuple[float, float]]] = Field(default_factory=list)
     failures: dict[str, str] = Field(default_factory=dict)
+    astray: dict[str, float] = Field(default_factory=dict)
     searches: dict[str, SearchNote] = Field(default_factory=dict)
     took_s: float = 0.0
 

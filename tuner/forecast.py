@@ -31,9 +31,9 @@ _MOST_COMPUTED, _MOST_DRY_RUN = 3_000, 150
 #: What moving the activations of all blocks to the host and back adds to a plain step, where nobody has measured how
 #: fast copies are: it runs no FLOPs.
 _OFFLOAD_PRICE = 0.2
-#: What the compiler's rebuilds add to a plain step where it may keep nothing, before any was measured: half a forward
-#: pass, since it begins with what is cheap to rebuild.
-_BUDGET_PRICE = 1 / 6
+#: What the compiler's rebuilds add to a plain step where it may keep nothing, before any was measured: a third of a
+#: forward pass, since it begins with what is cheap to rebuild, and that need not be written and read again.
+_BUDGET_PRICE = 1 / 9
 #: How far the ratios of compiled peaks to those of the model as it is lie apart, before any was measured.
 COMPILED_ERROR = 0.03
 

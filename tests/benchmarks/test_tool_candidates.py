@@ -46,3 +46,13 @@ def test_what_is_kept_is_not_run_again() -> None:
     assert flops["keep matmuls and attention"] == plain
     assert plain < flops["every second block"] < flops["every block"]
     assert plain < flops["keep every second matmul"] < flops["keep attention alone"] < flops["every block"]
+
+
+def test_each_compiled_budget_is_measured_against_what_keeps_everything() -> None:
+    compiled = [each for each in existing_tools(["blocks"], (4, 2), with_compiler=True) if "compile" in each.tool]
+    assert {each.trains_as for each in compiled if "blocks" in each.tool} == {
+        None,
+        "torch.compile, blocks: budget 1 @4",
+    }
+    names = {each.name for each in existing_tools(["blocks"], (4, 2), with_compiler=True)}
+    assert {each.trains_as for each in compiled} - {None} <= names

@@ -92,6 +92,21 @@ def test_what_fails_is_a_line_of_the_table_and_the_others_go_on(work: Work) -> N
     assert list(record.rounds[-1]) == ["plain: as it is @2"]
 
 
+def test_what_trains_another_model_is_found_out(work: Work) -> None:
+    def other_gradients(model: nn.Module) -> None:
+        next(model.parameters()).register_hook(lambda gradient: 1.01 * gradient)
+
+    record = ToolRecord(identity={})
+    running = contest(work, record)
+    running.enter(PLAIN)
+    running.enter(HALVED)
+    running.enter(Candidate("right", "plain", 1, lambda _: None, HALVED.name))
+    running.enter(Candidate("wrong", "hooked", 2, other_gradients, PLAIN.name))
+    assert list(record.astray) == ["wrong: hooked @2"]
+    assert 1e-4 < record.astray["wrong: hooked @2"] < 0.02
+    assert record.failures == {}
+
+
 def test_a_work_is_the_model_and_batch_of_a_search_file(work: Work) -> None:
     assert work.blocks == ("blocks",)
     assert work.micro_batch_sizes == (2, 1)

@@ -11,6 +11,9 @@ from tuner.prediction.placement_features import FloatArray, Label
 
 #: Standard deviation of a price around its prior mean: a share of it, and a floor for operations that have no FLOPs.
 _RELATIVE, _FLOOR = 0.3, 0.01
+#: The same floor for a budget of the compiler, and what all budgets share: each may even save time, since what is
+#: rebuilt need not be written and read.
+_FLOOR_OF_BUDGET, _SHARED_BY_BUDGETS = 0.03, 0.05
 #: The same of what a label adds to what it is made of: units that are rebuilt one after the other, and blocks of a
 #: segment, which is rebuilt at once.
 _RELATIVE_OF_SUM, _RELATIVE_OF_SEGMENT = 0.12, 0.06
@@ -31,13 +34,14 @@ def price_covariance(labels: Sequence[Label], price_means: FloatArray) -> FloatA
         sum_of_parts = price_means[of].sum()
         if sum_of_parts > 0:
             parts[position] += parts[of].sum(axis=0) * price_means[position] / sum_of_parts
+    parts = np.column_stack([parts, [_SHARED_BY_BUDGETS * (label.budget is not None) for label in labels]])
     covariance: FloatArray = parts @ parts.T
     return covariance
 
 
 def _own_deviation(label: Label, price_mean: float, made_of: Sequence[int]) -> float:
     relative = _RELATIVE if not made_of else _RELATIVE_OF_SEGMENT if label.action == SEGMENT else _RELATIVE_OF_SUM
-    return relative * price_mean + _FLOOR
+    return relative * price_mean + (_FLOOR if label.budget is None else _FLOOR_OF_BUDGET)
 
 
 def _made_of(label: Label, positions: dict[Label, int]) -> list[int]:

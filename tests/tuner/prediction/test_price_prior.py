@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from search_spaces.policy import BLOCK, SEGMENT
-from tuner.prediction.placement_features import Label
+from tuner.prediction.placement_features import BUDGET, Label
 from tuner.prediction.price_prior import price_covariance
 
 #: In an order in which sums come before what they are made of.
@@ -53,3 +53,13 @@ def test_operations_that_have_no_flops_are_unsure_all_the_same() -> None:
     covariance = price_covariance(labels, np.zeros(3))
     np.testing.assert_allclose(np.sqrt(np.diag(covariance)), 0.01)
     assert covariance[0, 2] == pytest.approx(0.0)
+
+
+def test_a_budget_of_the_compiler_may_save_time_and_tells_of_the_others() -> None:
+    labels = [Label(0, "norm"), *(Label(None, BUDGET, budget=budget) for budget in (0.75, 0.5))]
+    means = np.array([0.0, 0.03, 0.06])
+    covariance = price_covariance(labels, means)
+    deviations = np.sqrt(np.diag(covariance))
+    assert (deviations[1:] > means[1:]).all()
+    assert 0.5 < covariance[1, 2] / (deviations[1] * deviations[2]) < 0.9
+    assert covariance[0, 1] == 0.0
