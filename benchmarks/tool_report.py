@@ -136,8 +136,9 @@ def page(
     plain = measured[0]
     introduction = (
         f"Written by `{setup.command}`, which measures all of it anew: the steps of every setting in turn, "
-        f"{setup.num_rounds} each and one untimed before each, on {setup.machine}. The work is `{setup.work}`; 100 % is the plain step's peak of "
-        f"{plain.peak_bytes / _MIB:.1f} MiB, and 1.00 is its speed. Every setting does the same samples per step. A "
+        f"{setup.num_rounds} each and one untimed before each, on {setup.machine}. The work is `{setup.work}`; 100 % "
+        f"is the plain step's peak of {plain.peak_bytes / _MIB:.1f} MiB, and 1.00 is its speed. Every setting does the "
+        "same samples per step. A "
         "cell is the fastest setting of a tool whose measured peak is within the cap: how many times as fast as the "
         "plain step, its standard error, and the peak. A dash: no setting of the tool is within the cap. A setting "
         "whose first step gives other gradients than training without recompute stands under no cap. "

@@ -196,9 +196,8 @@ def _model_notes(model: nn.Module, lists: Sequence[WatchedList], has_own_recompu
     if any(each.use.gets_cache for each in lists):
         yield (
             "The model hands its blocks a cache, in which they store keys and values for generation even while they "
-            "train. What is recomputed runs without it; elsewhere it takes memory for nothing. Set "
-            "model.config.use_cache = False where the model is built, in the factory and in training; nothing that is "
-            "trained depends on it."
+            "train. What is recomputed runs without it; elsewhere it takes memory for nothing. Build the model from a "
+            "config with use_cache: false, in the factory and in training; nothing that is trained depends on it."
         )
 
 
