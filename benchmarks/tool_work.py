@@ -43,7 +43,8 @@ class Work:
         """The work of a search file; looks at the model.
 
         Raises:
-            UserError: The file or its model cannot be used.
+            UserError: The file cannot be used.
+            RunnerError: Its model cannot.
         """
         config = load_search_file(path)
         inspector = assemble.local_inspector()

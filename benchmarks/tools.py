@@ -32,6 +32,7 @@ from tool_record import OtherWorkError, SearchNote, ToolRecord
 from tool_report import Failure, Measured, Setup, Versus, best_within, page, table
 from tool_work import Work
 
+from runners.base import RunnerError
 from runners.cluster.agents import worker_environment
 from runners.cluster.nodes import CPU
 from runners.devices.base import Device
@@ -169,7 +170,7 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         comparison = Comparison(_work(options), folder, Deadline(at_s))
         comparison.run()
-    except (OtherWorkError, UserError) as error:
+    except (OtherWorkError, UserError, RunnerError) as error:
         say(str(error))
         return 2
     except OutOfTimeError:
