@@ -95,6 +95,7 @@ class Comparison:
                 speed=self._record.speed(candidate.name, self._plain.name),
                 first_step_s=peak.first_step_s,
                 astray=self._record.astray.get(candidate.name),
+                is_compared=candidate.trains_as is not None,
             )
             for candidate in self._candidates()
             if candidate.name not in self._record.failures

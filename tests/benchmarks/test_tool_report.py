@@ -34,13 +34,15 @@ def test_the_page_shows_each_tool_under_each_cap_and_what_could_not_run() -> Non
     versus = [Versus(0.9, OURS, PLAIN, Center(0.9, 0.02), 9)]
     failures = [Failure("Rockmate", "ImportError: x")]
     astray = dataclasses.replace(measured("faster", "budget 0", 0.5, 1.2), astray=0.4)
-    text = page([PLAIN, OURS, SLOWER, astray], (0.9, 0.4), versus, failures, {"ours": 70.4}, setup, "tools.svg")
+    plain = dataclasses.replace(PLAIN, is_compared=False)
+    text = page([plain, OURS, SLOWER, astray], (0.9, 0.4), versus, failures, {"ours": 70.4}, setup, "tools.svg")
     assert "| tool | 90% | 40% | search |" in text
     assert "| no recompute | - | - | by hand |" in text
     assert "| ours | 0.90 +-0.01 (70%) | 0.75 +-0.01 (40%) | 70 s |" in text
     assert "| 90% | mlp @8 (70%) | no recompute, micro-batch alone @8 (100%) | 0.90 +-0.02 times | behind |" in text
     assert "- Rockmate: ImportError: x" in text
     assert "| faster | - | - | by hand |" in text
+    assert "| no recompute | micro-batch alone | 8 | 100.0% | 1.00 +-0.01 | 1.0 s | not compared here |" in text
     assert "| faster | budget 0 | 8 | 50.0% | 1.20 +-0.01 | 1.0 s | **another model**: gradients off by 40% |" in text
     assert "Two searches. The whole comparison took 10 minutes." in " ".join(text.split())
 
