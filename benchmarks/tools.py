@@ -165,24 +165,27 @@ def main() -> int:
     _take_environment_of_trials()
     name = "tools-smoke" if options.smoke else "tools" if options.search is None else f"tools-{options.search.stem}"
     folder = options.folder or Path("runs") / name
+    is_of_docs = options.search is None and not options.smoke
+    path = options.page or (PAGE if is_of_docs else folder / "tools.md")
+    image = path.parent / "images" / f"{path.stem}.svg"
     torch._dynamo.config.recompile_limit = _MOST_VERSIONS
     at_s = None if options.minutes is None else time.monotonic() + 60 * options.minutes
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        for needed in (folder, image.parent):
+            needed.mkdir(parents=True, exist_ok=True)
         comparison = Comparison(_work(options), folder, Deadline(at_s))
         comparison.run()
     except (OtherWorkError, UserError, RunnerError) as error:
         say(str(error))
+        return 2
+    except OSError as error:
+        say(f"{error.filename} cannot be written ({error.strerror}); name another --folder or --page")
         return 2
     except OutOfTimeError:
         say(f"not done yet; the same command goes on from {folder / 'record.json'}")
         return _NOT_DONE
     measured, search_s = comparison.measured(), {OURS: comparison.search_s()}
     rich.print(table(measured, CAPS, search_s))
-    is_of_docs = options.search is None and not options.smoke
-    path = options.page or (PAGE if is_of_docs else folder / "tools.md")
-    image = path.parent / "images" / f"{path.stem}.svg"
-    image.parent.mkdir(parents=True, exist_ok=True)
     arguments = [] if options.search is None else [str(options.search)]
     arguments += [] if options.page is None else ["--page", str(options.page)]
     command = " ".join(["python benchmarks/tools.py", *arguments])
