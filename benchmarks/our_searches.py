@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tool_candidates import Candidate, our_candidate
+from tool_candidates import BLOCK_BUDGETS, MODEL_BUDGETS, Candidate, our_candidate
 from tool_contest import Deadline, OutOfTimeError
 from tool_record import SearchNote
 from tool_work import Work
@@ -19,19 +19,26 @@ from tool_work import Work
 from search_spaces.policy_file import load_policy
 from tuner.results_file import read_results
 
+#: What is placed in compiled code; of the compiler's budgets those that it is measured with itself are tried, too.
 _COMPILED_ACTIONS = ["none", "block"]
-#: Of the compiler, tried in place of a placement.
-_BUDGETS = [0.75, 0.5, 0.25, 0.0]
+_BUDGETS = {"blocks": BLOCK_BUDGETS, "model": MODEL_BUDGETS}
+#: Times the time limit of the others: a trial of a whole model compiles for minutes.
+_TIME_FOR_WHOLE_MODEL = 2
 _INTERRUPTED = 130
 
 
 def our_searches(work: Work) -> dict[str, dict[str, Any]]:
-    """The search files by the names of their studies: one for the model as it is, one for compiled blocks."""
+    """The search files by the names of their studies: the model as it is, its blocks compiled, all of it compiled."""
     searches = {"as-it-is": work.search}
     if work.with_compiler:
-        model = {**work.search["model"], "compile": "blocks", "compile_memory_budget": _BUDGETS}
         placement = {**work.search.get("placement", {}), "actions": _COMPILED_ACTIONS}
-        searches["compiled"] = {**work.search, "model": model, "placement": placement}
+        for compiled, budgets in _BUDGETS.items():
+            below_all = [budget for budget in budgets if budget < 1]
+            model = {**work.search["model"], "compile": compiled, "compile_memory_budget": below_all}
+            searches[f"compiled-{compiled}"] = {**work.search, "model": model, "placement": placement}
+        long = {"time_limit": f"{_TIME_FOR_WHOLE_MODEL * work.search_time_limit_s:.0f}s"}
+        whole = searches["compiled-model"]
+        searches["compiled-model"] = {**whole, "search": {**whole.get("search", {}), **long}}
     return searches
 
 

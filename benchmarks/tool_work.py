@@ -24,6 +24,7 @@ class Work:
     Attributes:
         name: Of the model, for a page.
         search: Sections of a search file that all of our searches have in common.
+        search_time_limit_s: Of one search.
         blocks: Paths of the model's lists of blocks.
         micro_batch_sizes: Descending, the first one the whole batch or the largest that may be tried.
         num_rounds: Steps of each candidate that count.
@@ -31,6 +32,7 @@ class Work:
 
     name: str
     search: dict[str, Any]
+    search_time_limit_s: float
     spec: WorkloadSpec
     blocks: tuple[str, ...]
     global_batch_size: int
@@ -63,6 +65,7 @@ class Work:
         return cls(
             name=config.model.factory,
             search={**search, "model": model},
+            search_time_limit_s=config.search.time_limit_s,
             spec=spec,
             blocks=tuple(blocks.path for blocks in shape.block_lists),
             global_batch_size=config.batch.global_batch_size,

@@ -7,8 +7,9 @@
     python benchmarks/tools.py --smoke               # a small model without the compiler
 
 Caps are shares of the plain step's peak. A tool stands under a cap with the fastest of its settings whose measured peak
-is within it; a tool that has none there has no entry. Ours searches once for the model as it is and once for compiled
-blocks, both under the largest cap; for the others the fastest trial within each is exported, as `tune export` does it.
+is within it; a tool that has none there has no entry. Ours searches once each for the model as it is, its blocks
+compiled and all of it compiled, under the largest cap; for the other caps the fastest trial within each is exported, as
+`tune export` does it.
 
 Every figure is kept in record.json of the folder as soon as it is measured. Exit code 3: not done yet, call it again.
 """

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tool_candidates import Candidate
+from our_searches import our_searches
+from tool_candidates import Candidate, existing_tools
 from tool_contest import Contest, Deadline, OutOfTimeError
 from tool_record import ToolRecord
 from tool_work import Work
@@ -111,6 +113,27 @@ def test_a_work_is_the_model_and_batch_of_a_search_file(work: Work) -> None:
     assert work.blocks == ("blocks",)
     assert work.micro_batch_sizes == (2, 1)
     assert set(work.search) == {"model", "batch", "search"}
+
+
+def test_the_compiler_is_searched_for_blocks_and_the_whole_model_with_the_budgets_it_is_measured_with(
+    work: Work,
+) -> None:
+    assert list(our_searches(work)) == ["as-it-is"]
+    searches = our_searches(replace(work, with_compiler=True))
+    assert {name: search["model"].get("compile") for name, search in searches.items()} == {
+        "as-it-is": None,
+        "compiled-blocks": "blocks",
+        "compiled-model": "model",
+    }
+    for name in ("compiled-blocks", "compiled-model"):
+        of_tool = {
+            float(each.setting.removeprefix("budget "))
+            for each in existing_tools(work.blocks, work.micro_batch_sizes, with_compiler=True)
+            if each.tool == f"torch.compile, {name.removeprefix('compiled-')}"
+        }
+        assert {1.0, *searches[name]["model"]["compile_memory_budget"]} == of_tool
+    assert searches["compiled-blocks"]["search"] == {"time_limit": "1s"}
+    assert searches["compiled-model"]["search"] == {"time_limit": "2s"}
 
 
 def test_our_searches_find_a_factory_beside_the_search_file_and_choose_what_is_compiled(tmp_path: Path) -> None:
