@@ -148,6 +148,20 @@ class TestBudgetsOfTheCompiler:
         assert second in (half, quarter)
         assert second != first
 
+    def test_below_a_wrong_one_none_is_tried_and_above_it_they_are(self) -> None:
+        largest = self.CHOICES.batches[0]
+        plain = self.CHOICES.policy(largest, self.CHOICES.plain_placements)
+        half, quarter = (self.CHOICES.budget_policy(largest, budget) for budget in (0.5, 0.25))
+        plain_bytes = MemoryTimeline(PROFILE).peak_bytes(plain)
+        tried = [Tried(plain, TrialStatus.COMPLETED, 1.0, 0.001, plain_bytes, recompute_verdict=Verdict.MATCH)]
+        cap_bytes = int(0.85 * plain_bytes)
+        for wrong, then in ((half, None), (quarter, half)):
+            mismatch = Tried(wrong, TrialStatus.COMPLETED, 1.0, 0.001, 1, recompute_verdict=Verdict.MISMATCH)
+            assert self.propose(cap_bytes, [*tried, mismatch]) == then
+        # That one does not run at all tells nothing about another.
+        failed = Tried(half, TrialStatus.FAILED)
+        assert self.propose(cap_bytes, [*tried, failed]) == quarter
+
     def test_are_listed_where_each_policy_takes_a_dry_run(self) -> None:
         refused = dataclasses.replace(PROFILE, refusal="its blocks hand tensors across")
         timeline = MemoryTimeline(PROFILE)

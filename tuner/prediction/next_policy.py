@@ -305,6 +305,7 @@ class PolicyProposer:
         return undivided if len(undivided) else rows
 
     def _blamed(self, tried: Sequence[Tried]) -> tuple[set[int], set[int]]:
+        """Labels and micro-batch sizes that went wrong and never went right."""
         bad_labels: set[int] = set()
         good_labels: set[int] = set()
         bad_batches: set[int] = set()
@@ -313,11 +314,19 @@ class PolicyProposer:
             failed = trial.status in (TrialStatus.FAILED, TrialStatus.TIMED_OUT)
             if failed or trial.recompute_verdict is Verdict.MISMATCH:
                 bad_labels |= labels
+                if not failed:
+                    bad_labels |= self._budgets_below(trial.policy)
             elif trial.status is TrialStatus.COMPLETED:
                 good_labels |= labels
             if trial.split_verdict is Verdict.MISMATCH:
                 bad_batches.add(self.features.batch_index(trial.policy))
         return bad_labels - good_labels, bad_batches
+
+    def _budgets_below(self, policy: RecomputePolicy) -> set[int]:
+        """Labels of smaller budgets than the policy's: what the compiler rebuilds wrongly, it does within them, too."""
+        budget = policy.compile_memory_budget
+        labels = self.features.budget_labels.items()
+        return set() if budget is None else {label for other, label in labels if other < budget}
 
 
 def _is_turn_of_winner(num_trials: int, gain: float, relative_noise: float) -> bool:
