@@ -22,6 +22,9 @@ PLAIN, OURS = "no recompute", "recompute-tuner"
 #: Shares of the compiler's memory budget that are tried. A whole model takes long to compile, so fewer there.
 BLOCK_BUDGETS = (1.0, 0.75, 0.5, 0.25, 0.0)
 MODEL_BUDGETS = (1.0, 0.75, 0.5, 0.1)
+_ALONE = "micro-batch alone"
+#: By what is compiled.
+_COMPILERS = {"blocks": "torch.compile, blocks", "model": "torch.compile, model"}
 #: What came of trying them in an environment of their own, with all that they require, under torch 2.13 on a CPU.
 _ROCKMATE_NOTE = (
     "versions 2.0.0 of rockmate and rkgb, with all that they require, end at import: No module named 'rkgb.core' (the "
@@ -61,7 +64,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        return f"{self.tool}: {self.setting} @{self.micro_batch_size}"
+        return _name(self.tool, self.setting, self.micro_batch_size)
 
 
 def existing_tools(
@@ -74,7 +77,7 @@ def existing_tools(
         micro_batch_sizes: Descending.
     """
     whole = micro_batch_sizes[0]
-    plain = {size: Candidate(PLAIN, "micro-batch alone", size, lambda _: None) for size in micro_batch_sizes}
+    plain = {size: Candidate(PLAIN, _ALONE, size, lambda _: None) for size in micro_batch_sizes}
     yield from plain.values()
 
     def by_hand(tool: str, setting: str, size: int, every: int, keeps: Callable[[], _Keeping] | None) -> Candidate:
@@ -94,17 +97,17 @@ def existing_tools(
     if not with_compiler:
         return
     compiled: list[tuple[str, Sequence[float], Callable[[float, nn.Module], None]]] = [
-        ("torch.compile, blocks", BLOCK_BUDGETS, functools.partial(_compile_blocks, blocks)),
-        ("torch.compile, model", MODEL_BUDGETS, _compile_model),
+        (_COMPILERS["blocks"], BLOCK_BUDGETS, functools.partial(_compile_blocks, blocks)),
+        (_COMPILERS["model"], MODEL_BUDGETS, _compile_model),
     ]
     for tool, (full, *others), put_on in compiled:
         keeps_all = [
-            Candidate(tool, f"budget {full:g}", size, functools.partial(put_on, full)) for size in micro_batch_sizes[:3]
+            Candidate(tool, _within(full), size, functools.partial(put_on, full)) for size in micro_batch_sizes[:3]
         ]
         yield from keeps_all
         # Compiled code draws random numbers its own way, so what keeps everything is the measure of the others.
         for budget in others:
-            yield Candidate(tool, f"budget {budget:g}", whole, functools.partial(put_on, budget), keeps_all[0].name)
+            yield Candidate(tool, _within(budget), whole, functools.partial(put_on, budget), keeps_all[0].name)
 
 
 def our_candidate(policy: RecomputePolicy) -> Candidate:
@@ -113,8 +116,17 @@ def our_candidate(policy: RecomputePolicy) -> Candidate:
     def put_on(model: nn.Module) -> None:
         apply_policy(model, policy)
 
-    placement = policy.summary().rpartition(" @")[0]
-    return Candidate(OURS, placement, policy.batch.micro_batch_size, put_on)
+    placement, size = policy.summary().rpartition(" @")[0], policy.batch.micro_batch_size
+    tool, setting = (PLAIN, _ALONE) if policy.compile is None else (_COMPILERS[policy.compile], _within(1))
+    return Candidate(OURS, placement, size, put_on, _name(tool, setting, size))
+
+
+def _name(tool: str, setting: str, micro_batch_size: int) -> str:
+    return f"{tool}: {setting} @{micro_batch_size}"
+
+
+def _within(budget: float) -> str:
+    return f"budget {budget:g}"
 
 
 def unusable_tools() -> list[Failure]:

@@ -36,7 +36,7 @@ class Measured:
         speed: How many times as fast as the plain step, from steps in turn.
         first_step_s: Compilation included.
         astray: How far its gradients are off, relative to what they should be, where it trains another model.
-        is_compared: Its gradients were compared here; false for what others are compared with, and for ours.
+        is_compared: Its gradients were compared here; false for what others are compared with.
     """
 
     tool: str
@@ -143,8 +143,8 @@ def page(
         "same samples per step. A "
         "cell is the fastest setting of a tool whose measured peak is within the cap: how many times as fast as the "
         "plain step, its standard error, and the peak. A dash: no setting of the tool is within the cap. A setting "
-        "whose first step gives other gradients than training without recompute stands under no cap; ours are proven "
-        "in their trials, and those that recompute nothing are what others are compared with. "
+        "whose first step gives other gradients than training without recompute stands under no cap; those "
+        "that recompute nothing are what others are compared with. "
         f"{setup.searches} The whole comparison took {setup.took_s / 60:.0f} minutes."
     )
     lines = [

@@ -86,6 +86,8 @@ class Comparison:
     def measured(self) -> list[Measured]:
         """Every candidate that took its steps, the plain one first."""
         plain_bytes = self._record.peaks[self._plain.name].peak_bytes
+        candidates = [each for each in self._candidates() if each.name not in self._record.failures]
+        names = {each.name for each in candidates}
         return [
             Measured(
                 tool=candidate.tool,
@@ -96,10 +98,9 @@ class Comparison:
                 speed=self._record.speed(candidate.name, self._plain.name),
                 first_step_s=peak.first_step_s,
                 astray=self._record.astray.get(candidate.name),
-                is_compared=candidate.trains_as is not None,
+                is_compared=candidate.trains_as in names,
             )
-            for candidate in self._candidates()
-            if candidate.name not in self._record.failures
+            for candidate in candidates
             for peak in [self._record.peaks[candidate.name]]
         ]
 

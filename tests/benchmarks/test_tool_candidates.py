@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tool_candidates import Candidate, existing_tools
+from tool_candidates import Candidate, existing_tools, our_candidate
 
 from runners.measure.flops import count_step_flops
 from runners.measure.phases import PhaseSwitch
 from runners.workloads.gpt import GPT, gpt
+from search_spaces.policy import BatchShape, BlockListPlacement, RecomputePolicy
 
 
 def small_gpt() -> GPT:
@@ -56,3 +57,12 @@ def test_each_compiled_budget_is_measured_against_what_keeps_everything() -> Non
     }
     names = {each.name for each in existing_tools(["blocks"], (4, 2), with_compiler=True)}
     assert {each.trains_as for each in compiled} - {None} <= names
+
+
+@pytest.mark.parametrize("compiled", [None, "blocks", "model"])
+def test_ours_is_measured_against_what_is_compiled_alike_and_recomputes_nothing(compiled: str | None) -> None:
+    policy = RecomputePolicy(BatchShape(2, 2, 1, 4), (BlockListPlacement("blocks", 4),), compile=compiled)
+    plain = "no recompute: micro-batch alone" if compiled is None else f"torch.compile, {compiled}: budget 1"
+    expected = f"{plain} @2"
+    assert our_candidate(policy).trains_as == expected
+    assert expected in {each.name for each in existing_tools(["blocks"], (4, 2), with_compiler=True)}
