@@ -19,11 +19,12 @@ from search_spaces.registry import encoding_of, make_space
 from search_spaces.stage_memory import PipelineStages, StageTimeline
 from tuner.prediction.both_reshardings import BothReshardings
 from tuner.prediction.candidates import CandidateSource, JoinedSources, ListedCandidates
-from tuner.prediction.next_policy import PolicyProposer, Tried
+from tuner.prediction.next_policy import PolicyProposer
 from tuner.prediction.pipeline_features import PipelineFeatures
 from tuner.prediction.pipeline_solver import PipelineSolver
 from tuner.prediction.placement_features import FloatArray, Label, PlacementFeatures
 from tuner.prediction.solver import NotNestedError, PlacementSolver
+from tuner.prediction.tried import Tried
 
 #: Policies that are listed, coarse ones first, where peaks come from the timeline and where each takes a dry run.
 _MOST_COMPUTED, _MOST_DRY_RUN = 3_000, 150

@@ -15,8 +15,9 @@ from runners.trial import DryRunResult, ModelInspection, TrialStatus, Verdict
 from search_spaces.memory_timeline import MemoryTimeline
 from search_spaces.policy import RecomputePolicy
 from tuner.forecast import describe_dry_run, flops_prices, make_forecast, plain_prices
-from tuner.prediction.next_policy import NextPolicy, Tried
+from tuner.prediction.next_policy import NextPolicy
 from tuner.prediction.placement_features import PlacementFeatures
+from tuner.prediction.tried import Tried
 
 sys.path.append(str(Path(__file__).parent / "prediction"))
 

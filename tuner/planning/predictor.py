@@ -15,8 +15,9 @@ from tuner.forecast import DryRunPeaks, flops_prices, make_forecast
 from tuner.planning.plan import PredictedPolicy
 from tuner.planning.study_times import StudyTimes
 from tuner.prediction.candidates import Candidates, ListedCandidates
-from tuner.prediction.next_policy import PolicyProposer, Tried
+from tuner.prediction.next_policy import PolicyProposer
 from tuner.prediction.placement_features import FloatArray, PlacementFeatures
+from tuner.prediction.tried import Tried
 
 #: Standard deviations on either side of the mean that hold 90 % of a normal distribution.
 _DEVIATIONS_OF_90_PCT = 1.645

@@ -11,8 +11,8 @@ from search_spaces.choices import SearchChoices
 from search_spaces.policy import RecomputePolicy
 from tuner.config import SearchConfig
 from tuner.objective import Objective
-from tuner.prediction.next_policy import Tried
 from tuner.prediction.placement_features import PlacementFeatures
+from tuner.prediction.tried import Tried
 from tuner.results import StudyResults, TrialRecord
 from tuner.sampling.tried_policies import tried_of
 from tuner.user_error import UserError

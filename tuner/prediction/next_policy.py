@@ -13,13 +13,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from runners.trial import TrialStatus, Verdict
+from runners.trial import TrialStatus
 from search_spaces.policy import RecomputePolicy
-from tuner.prediction.candidates import Candidates, CandidateSource, listed, without_waste
+from tuner.prediction.candidates import Candidates, CandidateSource, without_waste
+from tuner.prediction.drawn_times import DrawnTimes, MeasuredTimes
 from tuner.prediction.front_filling import BoolArray, plan_filling
 from tuner.prediction.peak_correction import PeakCorrection, PeakPair
 from tuner.prediction.placement_features import NO_BUDGET, FloatArray, IntArray, PlacementFeatures
+from tuner.prediction.suspects import Suspects
 from tuner.prediction.time_model import Observation, TimeModel, TimePrior, TimeWeights
+from tuner.prediction.tried import Tried
 
 #: Sets of weights that a proposal is judged by.
 _NUM_DRAWS = 32
@@ -36,30 +39,6 @@ _LITTLE_NOISE = 0.015
 #: Shares of the predicted front's hypervolume: points are planned for the first one that is not reached, since the
 #: fewest points for a modest goal are not among the fewest for a high one. At the last the front counts as covered.
 FRONT_GOALS = (0.995, 0.998)
-
-
-@dataclass(frozen=True)
-class Tried:
-    """A policy that was measured or is being measured.
-
-    Attributes:
-        status: None while it is in flight.
-        time: Of a step, in any unit that is the same for all; None where it was not measured.
-        standard_error: Of ``time``; None where it is not known.
-        peak_bytes: Measured; the cap where the device refused the memory; None where nothing is known.
-        is_feasible: Within the cap, and proven where that is asked for.
-        recompute_verdict: Whether its placement trains the same model.
-        split_verdict: Whether its division into micro-batches does; None where nothing is divided.
-    """
-
-    policy: RecomputePolicy
-    status: TrialStatus | None = None
-    time: float | None = None
-    standard_error: float | None = None
-    peak_bytes: int | None = None
-    is_feasible: bool = False
-    recompute_verdict: Verdict | None = None
-    split_verdict: Verdict | None = None
 
 
 @dataclass(frozen=True)
@@ -132,16 +111,17 @@ class PolicyProposer:
         model = self.time_model(tried)
         draws = model.draw(generator, _NUM_DRAWS)
         corrections = self.peak_corrections(tried)
-        candidates, of_each, rows = self._within_cap([model.mean_weights(), *draws], corrections, tried, is_taken)
-        measured = _Measured.of(self.features, tried)
+        suspects = Suspects.of(self.features, tried)
+        candidates, of_each, rows = self._within_cap([model.mean_weights(), *draws], corrections, suspects, is_taken)
+        measured = MeasuredTimes.of(self.features, tried)
         if not len(rows):
-            return NothingToGain(None, 1.0, avoids=any(self._blamed(tried)))
-        times = _Times(candidates, rows, measured, model.mean_weights(), draws, generator)
+            return NothingToGain(None, 1.0, avoids=suspects.are_any)
+        times = DrawnTimes(candidates, rows, measured, model.mean_weights(), draws, generator)
         gain, winner = self._likely_winner(candidates, rows, times, measured, is_taken)
         if winner is not None and _is_turn_of_winner(len(tried), gain, measured.relative_noise()):
             return self._next(winner, "win", model, tried)
         if not measured.has_feasible:
-            return NothingToGain(None, 1.0, avoids=any(self._blamed(tried)))
+            return NothingToGain(None, 1.0, avoids=suspects.are_any)
         expected_peaks = candidates.peaks_bytes[rows] * np.array([of_each[row].ratio for row in rows])
         covered, point = self._front_point(candidates, rows, times, expected_peaks, measured, is_taken)
         if point is not None:
@@ -152,7 +132,7 @@ class PolicyProposer:
         self,
         weights: Sequence[TimeWeights],
         corrections: Mapping[int, PeakCorrection],
-        tried: Sequence[Tried],
+        suspects: Suspects,
         is_taken: Callable[[RecomputePolicy], bool],
     ) -> tuple[Candidates, list[PeakCorrection], IntArray]:
         """Candidates, the correction of each, and the rows of those that may be measured.
@@ -167,8 +147,7 @@ class PolicyProposer:
             of_each = [corrections[label] for label in self.features.budget_labels_of(candidates.features).tolist()]
             scales = np.array([correction.worst_ratio for correction in of_each]) * (ratio / of_plain.worst_ratio)
             fits = candidates.peaks_bytes * scales <= self.cap_bytes
-            rows = np.flatnonzero(fits & self._not_suspicious(candidates, tried))
-            rows = self._whole_batches_first(candidates, rows, tried)
+            rows = suspects.usable_of(candidates, np.flatnonzero(fits))
             rows = without_waste(candidates, rows, self.features)
             if ratio != of_plain.worst_ratio:
                 rows = np.array([row for row in rows if not is_taken(candidates.policy(int(row)))], dtype=np.int64)
@@ -182,8 +161,8 @@ class PolicyProposer:
         self,
         candidates: Candidates,
         rows: IntArray,
-        times: _Times,
-        measured: _Measured,
+        times: DrawnTimes,
+        measured: MeasuredTimes,
         is_taken: Callable[[RecomputePolicy], bool],
     ) -> tuple[float, RecomputePolicy | None]:
         """The candidate that is expected to beat the best by most, if that is worth a trial, and by how much."""
@@ -258,9 +237,9 @@ class PolicyProposer:
         self,
         candidates: Candidates,
         rows: IntArray,
-        times: _Times,
+        times: DrawnTimes,
         expected_peaks: FloatArray,
-        measured: _Measured,
+        measured: MeasuredTimes,
         is_taken: Callable[[RecomputePolicy], bool],
     ) -> tuple[float, RecomputePolicy | None]:
         """The point that the front lacks most, None where it lacks little; and the share that is covered."""
@@ -286,48 +265,6 @@ class PolicyProposer:
                 # Its measurement, or the trial that is under way, stands for it.
                 is_open[index] = False
 
-    def _not_suspicious(self, candidates: Candidates, tried: Sequence[Tried]) -> BoolArray:
-        """False for candidates with a label or a micro-batch size that went wrong and never went right."""
-        bad_labels, bad_batches = self._blamed(tried)
-        usable = ~np.isin(candidates.batch_indices, sorted(bad_batches))
-        if bad_labels:
-            usable &= (candidates.features.shares[:, sorted(bad_labels)] == 0).all(axis=1)
-        return usable
-
-    def _whole_batches_first(self, candidates: Candidates, rows: IntArray, tried: Sequence[Tried]) -> IntArray:
-        """Those that divide nothing, if a division was wrong and none was right: a model that minds minds them all."""
-        verdicts = {trial.split_verdict for trial in tried}
-        if Verdict.MISMATCH not in verdicts or Verdict.MATCH in verdicts:
-            return rows
-        batches = enumerate(self.features.batches)
-        whole = [index for index, batch in batches if batch.gradient_accumulation_steps == 1]
-        undivided = rows[np.isin(candidates.batch_indices[rows], whole)]
-        return undivided if len(undivided) else rows
-
-    def _blamed(self, tried: Sequence[Tried]) -> tuple[set[int], set[int]]:
-        """Labels and micro-batch sizes that went wrong and never went right."""
-        bad_labels: set[int] = set()
-        good_labels: set[int] = set()
-        bad_batches: set[int] = set()
-        for trial in tried:
-            labels = {int(label) for label in np.flatnonzero(self.features.of(trial.policy).shares)}
-            failed = trial.status in (TrialStatus.FAILED, TrialStatus.TIMED_OUT)
-            if failed or trial.recompute_verdict is Verdict.MISMATCH:
-                bad_labels |= labels
-                if not failed:
-                    bad_labels |= self._budgets_below(trial.policy)
-            elif trial.status is TrialStatus.COMPLETED:
-                good_labels |= labels
-            if trial.split_verdict is Verdict.MISMATCH:
-                bad_batches.add(self.features.batch_index(trial.policy))
-        return bad_labels - good_labels, bad_batches
-
-    def _budgets_below(self, policy: RecomputePolicy) -> set[int]:
-        """Labels of smaller budgets than the policy's: what the compiler rebuilds wrongly, it does within them, too."""
-        budget = policy.compile_memory_budget
-        labels = self.features.budget_labels.items()
-        return set() if budget is None else {label for other, label in labels if other < budget}
-
 
 def _is_turn_of_winner(num_trials: int, gain: float, relative_noise: float) -> bool:
     """Whether the next trial looks for a winner and not for the front.
@@ -338,85 +275,3 @@ def _is_turn_of_winner(num_trials: int, gain: float, relative_noise: float) -> b
     if num_trials < _NUM_WINNER_TRIALS or (gain >= _HOPEFUL_GAIN and num_trials < _NUM_HOPEFUL_TRIALS):
         return True
     return num_trials % 4 == 0 and (relative_noise > _LITTLE_NOISE or num_trials < _NUM_HOPEFUL_TRIALS)
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """Trials whose time was measured, as columns."""
-
-    policies: Candidates
-    times: FloatArray
-    errors: FloatArray
-    is_feasible: BoolArray
-
-    @classmethod
-    def of(cls, features: PlacementFeatures, tried: Sequence[Tried]) -> _Measured:
-        known = [trial for trial in tried if trial.time is not None]
-        peaks = np.array([trial.peak_bytes or 0 for trial in known], dtype=np.float64)
-        return cls(
-            listed([trial.policy for trial in known], peaks, features),
-            np.array([trial.time for trial in known], dtype=np.float64),
-            np.array([trial.standard_error or 0.0 for trial in known]),
-            np.array([trial.is_feasible for trial in known], dtype=np.bool_),
-        )
-
-    @property
-    def has_feasible(self) -> bool:
-        return bool(self.is_feasible.any())
-
-    def relative_noise(self) -> float:
-        """Median standard error of the measured times, relative to them; 0 where there are none."""
-        return float(np.median(self.errors / self.times)) if len(self.times) else 0.0
-
-    def feasible_peaks(self) -> FloatArray:
-        return self.policies.peaks_bytes[self.is_feasible]
-
-
-class _Times:
-    """Times of candidates and of measured trials under each draw, lack of fit included.
-
-    Attributes:
-        mean: Of the candidates, over the draws, shape (num_rows,).
-    """
-
-    def __init__(
-        self,
-        candidates: Candidates,
-        rows: IntArray,
-        measured: _Measured,
-        expected: TimeWeights,
-        draws: Sequence[TimeWeights],
-        generator: np.random.Generator,
-    ) -> None:
-        self._measured = measured
-        self._expected = candidates.times(expected)[rows]
-        by_draw = np.array([candidates.times(draw)[rows] for draw in draws])
-        fitted = np.array([measured.policies.times(draw) for draw in draws])
-        self.mean: FloatArray = by_draw.mean(axis=0)
-        lack = np.array([draw.lack_of_fit for draw in draws])[:, None]
-        self._candidates = by_draw * (1 + lack * generator.standard_normal(by_draw.shape))
-        # A measured trial's true time lies between its fitted and its measured one, by how sure either is.
-        misfit, noise = (lack * fitted) ** 2, measured.errors[None, :] ** 2
-        trust = misfit / np.maximum(misfit + noise, 1e-300)
-        deviation = np.sqrt(trust * noise)
-        self._known = fitted + trust * (measured.times[None, :] - fitted)
-        self._known += deviation * generator.standard_normal(fitted.shape)
-
-    def expected_gains(self) -> FloatArray:
-        """Share of the best measured time that each candidate is expected to save, shape (num_rows,).
-
-        Before anything feasible was measured: how fast each candidate is expected to be. A guess of how fast it may
-        be would begin with what is least known, such as the smallest micro-batch of all.
-        """
-        feasible = np.flatnonzero(self._measured.is_feasible)
-        if not len(feasible):
-            speeds: FloatArray = 1 / np.maximum(self._expected, 1e-9)
-            return speeds
-        best = feasible[self._known[:, feasible].mean(axis=0).argmin()]
-        best_times = self._known[:, [best]]
-        gains: FloatArray = np.maximum(best_times - self._candidates, 0.0).mean(axis=0) / best_times.mean()
-        return gains
-
-    def feasible_mean(self) -> FloatArray:
-        mean: FloatArray = self._known[:, self._measured.is_feasible].mean(axis=0)
-        return mean

@@ -10,7 +10,7 @@ from runners.trial import TrialResult, TrialStatus
 from search_spaces.base import SearchSpace
 from search_spaces.policy import RecomputePolicy
 from tuner.objective import Objective, ranking_speeds
-from tuner.prediction.next_policy import Tried
+from tuner.prediction.tried import Tried
 from tuner.sampling.trial_records import RESULT_ATTRIBUTE, policy_of, status_of
 
 #: Ends that say nothing about a policy.
