@@ -309,6 +309,11 @@ class RecomputePolicy:
         """Whether nothing is rebuilt, neither in a region nor by a compiler that is held to a budget of its own."""
         return self.compile_memory_budget is None and not self.recomputes
 
+    @property
+    def recomputes_every_block(self) -> bool:
+        """Whether each block of each list is rebuilt whole and by itself, as most training stacks do by a switch."""
+        return bool(self.placement) and all(set(placement.actions()) == {BLOCK} for placement in self.placement)
+
     def summary(self) -> str:
         """A short line for tables: ``mlp[0-5] block[6-11] @4x2``; several lists are named by their path."""
         parts = []

@@ -48,6 +48,7 @@ class Standings:
         self._front: list[_Candidate] = []
         self._tied: list[_Candidate] = []
         self._plain: _Candidate | None = None
+        self._every_block: _Candidate | None = None
         self._winner: Winner | None = None
 
     def add(self, result: TrialResult) -> None:
@@ -57,7 +58,8 @@ class Standings:
         self._feasible.append(result)
         if not self._sets_unit and not _has_relative_speed(result):
             self._sets_unit = [result]
-            others, self._ranked, self._front, self._plain = self._feasible, [], [], None
+            others, self._ranked, self._front = self._feasible, [], []
+            self._plain = self._every_block = None
         else:
             others = [result]
         for candidate in _candidates(others, self._sets_unit):
@@ -90,6 +92,10 @@ class Standings:
         """The fastest feasible result without recompute."""
         return None if self._plain is None else self._plain.result
 
+    def fastest_of_every_block(self) -> TrialResult | None:
+        """The fastest feasible result that recomputes every block."""
+        return None if self._every_block is None else self._every_block.result
+
     def _rank(self, candidate: _Candidate) -> None:
         insort(self._ranked, candidate, key=_fastest_first)
         if not any(_beats(other, candidate) for other in self._front):
@@ -97,6 +103,8 @@ class Standings:
             insort(self._front, candidate, key=_fastest_first)
         if candidate.result.policy.is_plain:
             self._plain = min(filter(None, (candidate, self._plain)), key=_fastest_first)
+        if candidate.result.policy.recomputes_every_block:
+            self._every_block = min(filter(None, (candidate, self._every_block)), key=_fastest_first)
         first = self._ranked[0]
         if candidate is first:
             self._tied = [c for c in self._ranked if c is first or c.speed.over(first.speed).is_tie]

@@ -13,8 +13,8 @@ from tuner.speed_ratio import STANDARD_ERRORS_OF_A_TIE, Playoff
 #: Feasible trials this close to the fastest take part even where their spreads tell them apart: the spread within a
 #: trial does not show what changed between two trials.
 _CLOSE_RATIO = 0.1
-#: Trials in one playoff: each costs a step per round.
-_MAX_ENTRANTS = 5
+#: Of those, beside the fastest: each entrant costs a step per round.
+_MOST_CLOSE = 2
 #: Rounds at most. On a quiet machine about ten are enough; the others wait for a neighbour to pause.
 _MAX_ROUNDS = 100
 #: Share of the search's time limit that it may take on a machine that does not become quiet.
@@ -22,9 +22,10 @@ _SHARE_OF_TIME_LIMIT = 0.25
 
 
 def playoff_entrants(standings: Standings, baseline: TrialResult | None) -> list[TrialResult]:
-    """The fastest feasible trial, those that may be as fast, the fastest plain one that fits, and the baseline.
+    """The fastest feasible trial, those that may be as fast, what one would do by hand, and the baseline.
 
-    The baseline takes part although it may not fit, since everything is compared with it. Less than two is no playoff.
+    By hand are plain training and recompute of every block, the fastest of each that fits. The baseline takes part
+    although it may not fit, since everything is compared with it. Less than two is no playoff.
 
     Args:
         baseline: None where it could not be measured.
@@ -33,8 +34,9 @@ def playoff_entrants(standings: Standings, baseline: TrialResult | None) -> list
     fastest = next(others, None)
     if fastest is None:
         return []
-    close = islice((result for result in others if _may_be_as_fast(result, fastest)), _MAX_ENTRANTS - 3)
-    entrants = [fastest, *close, *filter(None, (standings.fastest_plain(), baseline))]
+    close = islice((result for result in others if _may_be_as_fast(result, fastest)), _MOST_CLOSE)
+    by_hand = (standings.fastest_plain(), standings.fastest_of_every_block())
+    entrants = [fastest, *close, *filter(None, (*by_hand, baseline))]
     return list({result.trial_number: result for result in entrants}.values())
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from runners.trial import TrialStatus, Verdict
-from search_spaces.policy import BLOCK
 from tuner.communication_text import communication_text
 from tuner.memory_size import format_bytes
 from tuner.objective import ranking_speeds
@@ -58,7 +57,7 @@ def summarize(results: StudyResults) -> StudySummary:
     """The answer of a study as it stands."""
     measured = [trial for trial in results.trials if trial.samples_per_second is not None]
     plain = [trial for trial in measured if trial.to_policy().is_plain]
-    everything = [trial for trial in measured if _recomputes_every_block(trial)]
+    everything = [trial for trial in measured if trial.to_policy().recomputes_every_block]
     winner = results.best_trial()
     summary = StudySummary(
         baseline=results.baseline,
@@ -341,11 +340,6 @@ def _ties_with(results: StudyResults, winner: TrialRecord, trial: TrialRecord) -
         return False
     ratio = speed_against(results, trial, winner)
     return trial.feasible and trial.number != winner.number and ratio is not None and ratio.is_tie
-
-
-def _recomputes_every_block(trial: TrialRecord) -> bool:
-    placement = trial.to_policy().placement
-    return bool(placement) and all(set(entry.actions()) == {BLOCK} for entry in placement)
 
 
 def _fastest(trials: Iterable[TrialRecord]) -> TrialRecord | None:

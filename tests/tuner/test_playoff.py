@@ -36,6 +36,11 @@ def test_plain_training_that_fits_takes_part_however_slow() -> None:
     assert entrants(timed(1, "block", 2, 1.0), timed(2, "none", 1, 0.5)) == [1, 2]
 
 
+def test_every_block_that_fits_takes_part_however_slow() -> None:
+    assert entrants(timed(1, "mlp", 2, 1.0), timed(2, "block", 1, 0.5), timed(3, "block", 2, 0.6)) == [1, 3]
+    assert entrants(timed(1, "mlp", 2, 1.0), timed(2, "block", 2, 0.5, peak_memory_bytes=21 * MIB)) == [1]
+
+
 def test_what_the_compiler_rebuilds_within_a_budget_is_no_plain_training() -> None:
     by_compiler = replace(policy("none", 2), compile="blocks", compile_memory_budget=0.5)
     slow = timed(2, "none", 2, 0.5, policy=by_compiler, peak_memory_bytes=12 * MIB)
