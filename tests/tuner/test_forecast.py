@@ -134,13 +134,19 @@ class TestBudgetsOfTheCompiler:
         proposed = forecast.proposer.propose(tried, lambda policy: policy.key in taken, seed=0)
         return proposed.policy if isinstance(proposed, NextPolicy) else None
 
+    def budgets(self) -> list[RecomputePolicy]:
+        return [self.CHOICES.budget_policy(self.CHOICES.batches[0], budget) for budget in (0.5, 0.25)]
+
+    def measured_plain(self) -> tuple[Tried, int]:
+        plain = self.CHOICES.policy(self.CHOICES.batches[0], self.CHOICES.plain_placements)
+        peak_bytes = MemoryTimeline(PROFILE).peak_bytes(plain)
+        tried = Tried(plain, TrialStatus.COMPLETED, 1.0, 0.001, peak_bytes, recompute_verdict=Verdict.MATCH)
+        return tried, peak_bytes
+
     def test_each_is_tried_and_what_one_keeps_says_nothing_of_the_other(self) -> None:
-        largest = self.CHOICES.batches[0]
-        plain = self.CHOICES.policy(largest, self.CHOICES.plain_placements)
-        half, quarter = (self.CHOICES.budget_policy(largest, budget) for budget in (0.5, 0.25))
-        plain_bytes = MemoryTimeline(PROFILE).peak_bytes(plain)
-        tried = [Tried(plain, TrialStatus.COMPLETED, 1.0, 0.001, plain_bytes, recompute_verdict=Verdict.MATCH)]
-        cap_bytes = int(0.85 * plain_bytes)
+        half, quarter = self.budgets()
+        plain, plain_bytes = self.measured_plain()
+        tried, cap_bytes = [plain], int(0.85 * plain_bytes)
         first = self.propose(cap_bytes, tried)
         assert first in (half, quarter)
         # It keeps far more than its share.
@@ -150,18 +156,15 @@ class TestBudgetsOfTheCompiler:
         assert second != first
 
     def test_below_a_wrong_one_none_is_tried_and_above_it_they_are(self) -> None:
-        largest = self.CHOICES.batches[0]
-        plain = self.CHOICES.policy(largest, self.CHOICES.plain_placements)
-        half, quarter = (self.CHOICES.budget_policy(largest, budget) for budget in (0.5, 0.25))
-        plain_bytes = MemoryTimeline(PROFILE).peak_bytes(plain)
-        tried = [Tried(plain, TrialStatus.COMPLETED, 1.0, 0.001, plain_bytes, recompute_verdict=Verdict.MATCH)]
+        half, quarter = self.budgets()
+        plain, plain_bytes = self.measured_plain()
         cap_bytes = int(0.85 * plain_bytes)
         for wrong, then in ((half, None), (quarter, half)):
             mismatch = Tried(wrong, TrialStatus.COMPLETED, 1.0, 0.001, 1, recompute_verdict=Verdict.MISMATCH)
-            assert self.propose(cap_bytes, [*tried, mismatch]) == then
+            assert self.propose(cap_bytes, [plain, mismatch]) == then
         # That one does not run at all tells nothing about another.
         failed = Tried(half, TrialStatus.FAILED)
-        assert self.propose(cap_bytes, [*tried, failed]) == quarter
+        assert self.propose(cap_bytes, [plain, failed]) == quarter
 
     def test_are_listed_where_each_policy_takes_a_dry_run(self) -> None:
         refused = dataclasses.replace(PROFILE, refusal="its blocks hand tensors across")
