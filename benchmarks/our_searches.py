@@ -18,6 +18,7 @@ from tool_work import Work
 
 from search_spaces.policy_file import load_policy
 from tuner.results_file import read_results
+from tuner.search_file.duration import MAX_DURATION_S
 
 #: What is placed in compiled code; of the compiler's budgets those that it is measured with itself are tried, too.
 _COMPILED_ACTIONS = ["none", "block"]
@@ -36,9 +37,9 @@ def our_searches(work: Work) -> dict[str, dict[str, Any]]:
             below_all = [budget for budget in budgets if budget < 1]
             model = {**work.search["model"], "compile": compiled, "compile_memory_budget": below_all}
             searches[f"compiled-{compiled}"] = {**work.search, "model": model, "placement": placement}
-        long = {"time_limit": f"{_TIME_FOR_WHOLE_MODEL * work.search_time_limit_s:.0f}s"}
-        whole = searches["compiled-model"]
-        searches["compiled-model"] = {**whole, "search": {**whole.get("search", {}), **long}}
+        limit_s = min(_TIME_FOR_WHOLE_MODEL * work.search_time_limit_s, MAX_DURATION_S)
+        of_search = {**work.search.get("search", {}), "time_limit": f"{limit_s:.3f}s"}
+        searches["compiled-model"] = {**searches["compiled-model"], "search": of_search}
     return searches
 
 

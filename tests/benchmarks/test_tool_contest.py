@@ -15,6 +15,7 @@ from tool_work import Work
 from torch import nn
 
 from runners.devices.registry import open_device
+from tuner.search_file.duration import parse_duration
 
 SEARCH = """
 study: tiny
@@ -133,7 +134,15 @@ def test_the_compiler_is_searched_for_blocks_and_the_whole_model_with_the_budget
         }
         assert {1.0, *searches[name]["model"]["compile_memory_budget"]} == of_tool
     assert searches["compiled-blocks"]["search"] == {"time_limit": "1s"}
-    assert searches["compiled-model"]["search"] == {"time_limit": "2s"}
+    assert searches["compiled-model"]["search"] == {"time_limit": "2.000s"}
+
+
+@pytest.mark.parametrize(("asked_s", "given_s"), [(0.2, 0.4), (366 * 86400, 366 * 86400)])
+def test_the_longer_time_for_a_whole_model_is_one_that_a_search_file_may_say(
+    work: Work, asked_s: float, given_s: float
+) -> None:
+    asked = replace(work, with_compiler=True, search_time_limit_s=asked_s)
+    assert parse_duration(our_searches(asked)["compiled-model"]["search"]["time_limit"]) == given_s
 
 
 def test_our_searches_find_a_factory_beside_the_search_file_and_choose_what_is_compiled(tmp_path: Path) -> None:
